@@ -8,7 +8,6 @@ from typing import Any
 
 import lazy_loader
 
-from energize.energon.paths import install
 from energize.errors import nearest
 
 _of_name, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
@@ -25,5 +24,3 @@ def __getattr__(name: str) -> Any:
 
 
 __version__ = "0.1.0"
-
-install()

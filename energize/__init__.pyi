@@ -85,6 +85,7 @@ from .datasets.transform import (
     MapDataset,
     SampleWeightDataset,
 )
+from .energon.edataclass import edataclass
 from .energon.factories import (
     BaseWebdatasetFactory,
     CaptioningWebdataset,
@@ -99,14 +100,12 @@ from .energon.factories import (
     JoinedWebdatasetFactory,
     MultiChoiceVQAWebdataset,
     OCRWebdataset,
-    SavableDataset,
     SimilarityInterleavedWebdataset,
     StandardWebdatasetFactory,
     TextWebdataset,
     VidQAWebdataset,
     VQAOCRWebdataset,
     VQAWebdataset,
-    edataclass,
     get_dataset_from_config,
 )
 from .energon.loading import (
@@ -118,6 +117,7 @@ from .energon.loading import (
     prepare_metadataset,
     traverse_metadataset,
 )
+from .energon.ranks import SavableDataset
 from .errors import (
     ConfigError,
     DataError,

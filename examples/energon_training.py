@@ -5,7 +5,7 @@ It prepares raw photographs, captions and documents, mixes them by a nested meta
 with a join and a subset, cooks crude samples, cuts documents into pieces with a
 generator, packs samples to a fixed length, trains a small model, saves, restores in a
 fresh loader and goes on. The same file runs with `megatron.energon` in place of
-`energize` in its imports (the tests do both).
+`energize.energon` in its imports (the tests do both).
 
     python -m examples.energon_training --data demo-energon
 """
@@ -23,10 +23,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from energize.epathlib import EPath  # type: ignore[import-not-found]  # a path of Energon's
+from energize.energon.epathlib import EPath  # type: ignore[import-not-found]
 from PIL import Image
 
-from energize import (
+from energize.energon import (
     BaseWebdatasetFactory,
     Batch,
     Cooker,

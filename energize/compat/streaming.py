@@ -5,7 +5,6 @@ batches.
 from __future__ import annotations
 
 import logging
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
@@ -22,6 +21,7 @@ from energize.core.dataset import IndexedDataset, PassingDataset
 from energize.core.failures import Failed, FailurePolicy
 from energize.core.ignored import said_once
 from energize.core.lanes import Lane, Ranks, WorkerConfig
+from energize.core.lazy import optional_module
 from energize.core.node import NodeTraits
 from energize.core.os_errors import os_errors_as
 from energize.core.stream import State, counter_field
@@ -44,6 +44,7 @@ __all__ = [
     "StreamingDataLoader",
     "StreamingDataset",
     "StreamsRegistry",
+    "register_with_mosaicml",
     "streams_registry",
 ]
 
@@ -405,12 +406,6 @@ class StreamingDataset(IterableDataset[Any]):
         self._delivered = 0
         self._context = ReadContext(failures=failures)
         self._failures = FailureLog(failures.budget)
-        # Their StreamingDataLoader asks whether a dataset is one of its own.
-        theirs = getattr(
-            sys.modules.get("streaming.base.dataset"), "StreamingDataset", None
-        )
-        if theirs is not None:
-            theirs.register(StreamingDataset)
         self._read_for: tuple[int, Any] | None = None
 
     def batches(
@@ -655,3 +650,27 @@ def _batch_size(batch: Any) -> int:
     elif not isinstance(batch, torch.Tensor):
         batch = batch[0]
     return len(batch)
+
+
+def register_with_mosaicml() -> None:
+    """Make the `StreamingDataLoader` of MosaicML Streaming save states of our datasets.
+
+    Their loader returns a state only for instances of their `StreamingDataset`. This
+    function registers the class of this module as a virtual subclass of it. The
+    `StreamingDataLoader` of this module does not need it.
+
+    Raises:
+        ConfigError: If `streaming` cannot be imported.
+
+    Example:
+        Once, before the loader is made:
+
+            from streaming import StreamingDataLoader
+            from energize.compat.streaming import register_with_mosaicml
+
+            register_with_mosaicml()
+    """
+    module = optional_module(
+        "streaming.base.dataset", "mosaicml-streaming", "register_with_mosaicml"
+    )
+    module.StreamingDataset.register(StreamingDataset)

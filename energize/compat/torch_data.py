@@ -214,7 +214,7 @@ def as_torch_dataset(
         got = type(dataset).__name__
         raise ConfigError(f"as_torch_dataset takes an energize Dataset; got {got}")
     dataset, config = configured(dataset, worker_config)
-    policy = checked_failures(failures, on_error, config)
+    policy = checked_failures(failures, on_error)
     settings = checked_settings(uneven=uneven, lanes=lanes, failures=policy)
     return TorchDataset(dataset, config, settings)
 

@@ -181,27 +181,19 @@ class Dataset(Description, ABC, Generic[T_co]):
 
         Raise `NotIndexedError` (a TypeError) if there is no such number.
         """
-        config = self.worker_config
-        length = None if config is None else config.length(self)
-        return tree.pass_length(self) if length is None else length
+        return tree.pass_length(self)
 
     def __iter__(self) -> Iterator[T_co]:
         check_iterated(self)
-        config = self.worker_config
-        return self.open() if config is None else config.iterate(self)
+        return self.open()
 
     def __getattr__(self, name: str) -> Any:
-        config = None if name.startswith("_") else self.__dict__.get("worker_config")
-        found = None if config is None else config.method(self, name)
-        if found is None:
-            text = f"{type(self).__name__!r} object has no attribute {name!r}"
-            if name in ("state_dict", "load_state_dict"):
-                text += (
-                    ": a dataset has no position; its loader has one, "
-                    "get_loader(dataset)"
-                )
-            raise AttributeError(text)
-        return found
+        text = f"{type(self).__name__!r} object has no attribute {name!r}"
+        if name in ("state_dict", "load_state_dict"):
+            text += (
+                ": a dataset has no position; its loader has one, get_loader(dataset)"
+            )
+        raise AttributeError(text)
 
     def __getitem__(self, position: int) -> T_co:
         raise tree.not_indexed(self, "random access")

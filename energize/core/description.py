@@ -157,6 +157,8 @@ class Description:
     """Of a source, its name in the mix that reads it, for reports and weights."""
     unnamed_label: str | None = None
     """The label that it would have if no entry of the mix had a name."""
+    mix_file: tuple[str, str] | None = None
+    """The metadataset file and the split part that it was made from, for states."""
     role: Role | None = None
     """Whether it is read for training or for evaluation; None is training.
 
@@ -275,6 +277,10 @@ class Description:
         """Return the same description with labels, on which no order depends."""
         return self.replace(label=label, unnamed_label=unnamed_label)
 
+    def with_mix_file(self, path: str, split_part: str) -> Self:
+        """Return the same description with the file that it was made from."""
+        return self.replace(mix_file=(path, split_part))
+
     def with_worker_config(self, worker_config: WorkerConfig | None) -> Self:
         """Return the same description carrying a worker config for the loader to
         take.
@@ -366,7 +372,7 @@ class Description:
         carried = (
             "worker_config",
             "_tolerances",
-            "_mix_file",
+            "mix_file",
             "label",
             "unnamed_label",
             "role",

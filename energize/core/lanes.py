@@ -7,12 +7,11 @@ from __future__ import annotations
 import os
 import sys
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Self, cast
+from typing import Any, Self
 
 from energize.core.checks import checked_whole
-from energize.core.failures import FailurePolicy
 from energize.core.ignored import accepted
 from energize.errors import ConfigError
 
@@ -307,36 +306,6 @@ class WorkerConfig:
             vars(self), num_workers=checked_whole(num_workers, "num_workers", 0)
         )
         return other
-
-    @property
-    def failures(self) -> FailurePolicy | None:
-        """The failure policy that this config brings; None leaves it to the loader."""
-        return None
-
-    # What a dataset that carries it asks: other meanings of length and iteration are
-    # other configs.
-
-    def over_ranks(self, count: int) -> int:
-        """Return how many items of all ranks together a limit stands for."""
-        return count
-
-    def of_calls(self) -> Any:
-        """Return what functions of the user may ask for while they are called, if
-        anything.
-        """
-        return None
-
-    def length(self, dataset: Any) -> int | None:
-        """Return `len(dataset)`; None for the number of items in one pass."""
-        return None
-
-    def iterate(self, dataset: Any) -> Iterator[Any]:
-        """Return what `iter(dataset)` is."""
-        return cast("Iterator[Any]", dataset.open())
-
-    def method(self, dataset: Any, name: str) -> Callable[..., Any] | None:
-        """Return a method that a dataset has by this config alone, if there is one."""
-        return None
 
     @classmethod
     def default_worker_config(

@@ -130,13 +130,7 @@ class LimitDataset(IndexedDataset[T_co]):
         **ignored: object,
     ) -> None:
         length = checked_whole(length, "LimitDataset: length", 1)
-        config = worker_config or getattr(dataset, "worker_config", None)
-        self.freeze(
-            [dataset],
-            worker_config,
-            ignored,
-            length=length if config is None else config.over_ranks(length),
-        )
+        self.freeze([dataset], worker_config, ignored, length=length)
 
     @cached_property
     def size(self) -> int:

@@ -15,6 +15,7 @@ from energize.core.checks import checked_function, checked_whole
 from energize.core.dataset import Dataset
 from energize.core.description import function_name, generates
 from energize.core.failures import Failed
+from energize.core.ignored import said_once
 from energize.core.lanes import WorkerConfig
 from energize.core.loss_weights import carried, carried_one_by_one
 from energize.core.node import NodeTraits
@@ -35,8 +36,6 @@ from energize.errors import ConfigError, EncoderError
 T_in = TypeVar("T_in")
 T_pack_co = TypeVar("T_pack_co", covariant=True)
 T_co = TypeVar("T_co", covariant=True)
-
-_log = logging.getLogger("energize")
 
 
 class PackingDataset(RoundsDataset[T_pack_co]):
@@ -192,15 +191,13 @@ class PackingDataset(RoundsDataset[T_pack_co]):
                 "samples"
             )
         used = {id(sample) for each in selected for sample in each}
-        if len(used) < len(known) and "_warned" not in self.__dict__:
-            object.__setattr__(self, "_warned", True)
+        if len(used) < len(known):
             text = (
-                "%s left out %d of %d samples: they are dropped, and said only "
-                "this "
-                "once"
+                f"left out {len(known) - len(used)} of {len(known)} samples: they are "
+                "dropped (logged once)"
             )
-            left_out = len(known) - len(used)
-            _log.warning(text, function_name(self.pre_packer), left_out, len(known))
+            owner = function_name(self.pre_packer)
+            said_once(owner, "left_out", text, logging.WARNING)
         return [[known[id(sample)] for sample in each] for each in selected if each]
 
     def _encoded(self, pack: list[Taken], reading: ReadContext) -> list[Any]:

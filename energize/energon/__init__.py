@@ -1,19 +1,259 @@
-"""What a program written for Megatron-Energon imports in place of `megatron.energon`.
+"""What a program for Megatron-Energon imports in place of `megatron.energon`.
 
-`from energize.energon import X` is `from energize import X`, but for the names of
-`energize.energon.running`, which mean here what Energon means by them. The paths below
-are those of Energon's modules, see `energize.energon.paths`.
+All public names of Megatron-Energon, with its meanings: the datasets are views of one
+rank (`RankView`), and loaders have the defaults of Megatron-Energon. Importing this
+package changes nothing for datasets that are made without it. It also provides the
+module paths of Megatron-Energon below `energize.energon`; see `energize.energon.paths`.
 """
 
-import sys
-from typing import Any
+from energize.core.samples import (
+    CaptioningSample,
+    CrudeSample,
+    ImageClassificationSample,
+    ImageSample,
+    InterleavedSample,
+    MultiChoiceVQASample,
+    OCRSample,
+    Sample,
+    SimilarityInterleavedSample,
+    SourceInfo,
+    TextSample,
+    VidQASample,
+    VQAOCRSample,
+    VQASample,
+)
+from energize.core.stores import (
+    CachePool,
+    DecodeFileStore,
+    DirectLazy,
+    FileStore,
+    FileStoreDecoder,
+    Lazy,
+    NoCachePool,
+    PrimaryFileStore,
+)
+from energize.data.media_filter import MediaFilterConfig, MediaFilterStrategy
+from energize.data.stores import JsonlFileStore, SystemFileStore, WebdatasetFileStore
+from energize.energon.edataclass import edataclass
+from energize.energon.entries import (
+    get_train_dataset,
+    get_val_dataset,
+    get_val_datasets,
+)
+from energize.energon.factories import (
+    BaseWebdatasetFactory,
+    CaptioningWebdataset,
+    CrudeJsonlDatasetFactory,
+    CrudeWebdataset,
+    DatasetSubset,
+    DefaultCrudeJsonlDatasetFactory,
+    DefaultDecoderWebdatasetFactory,
+    DefaultGenericWebdatasetFactory,
+    ImageClassificationWebdataset,
+    ImageWebdataset,
+    InterleavedWebdataset,
+    JoinedWebdatasetFactory,
+    MultiChoiceVQAWebdataset,
+    OCRWebdataset,
+    SimilarityInterleavedWebdataset,
+    StandardWebdatasetFactory,
+    TextWebdataset,
+    VidQAWebdataset,
+    VQAOCRWebdataset,
+    VQAWebdataset,
+    WebdatasetPreparator,
+    add_source_info,
+    get_dataset_from_config,
+    get_source_info,
+)
+from energize.energon.index import SqliteIndexReader, SqliteIndexWriter
+from energize.energon.loading import (
+    DatasetLoader,
+    DatasetLoaderInterface,
+    Metadataset,
+    MetadatasetV2,
+    load_dataset,
+    prepare_metadataset,
+    traverse_metadataset,
+)
+from energize.energon.nodes import (
+    BatchDataset,
+    BlendDataset,
+    ConcatDataset,
+    EpochizeDataset,
+    FilterDataset,
+    GcDataset,
+    GroupBatchDataset,
+    IterMapDataset,
+    LimitDataset,
+    LogSampleDataset,
+    MapDataset,
+    MixBatchDataset,
+    PackingDataset,
+    RepeatDataset,
+    ShuffleBufferDataset,
+    WatchdogDataset,
+)
+from energize.energon.paths import install
+from energize.energon.ranks import BaseWrapperDataset, RankView, Savable, SavableDataset
+from energize.energon.savable_loader import (
+    BasicDataLoader,
+    SavableDataLoader,
+    get_loader,
+    get_savable_loader,
+)
+from energize.energon.worker import WorkerConfig
+from energize.errors import (
+    EmptyDatasetError,
+    FatalSampleError,
+    SkipSample,
+    log_exception,
+    reraise_exception,
+)
+from energize.extras.cache import FileCacheLazy, FileStoreCachePool, MockLazy
+from energize.loader.loader import SavableDataLoaderState
+from energize.task.encoder import AugmentTaskEncoder, DefaultTaskEncoder, TaskEncoder
+from energize.task.hooks import (
+    Batch,
+    Cooker,
+    basic_sample_keys,
+    batch_list,
+    batch_pad_stack,
+    batch_stack,
+    concat_pad,
+    cooker,
+    generic_batch,
+    generic_concat,
+    homogeneous_concat_mix,
+    stateless,
+)
+from energize.task.load import SampleDecoder
+from energize.task.pipeline import (
+    BaseCoreDatasetFactory,
+    DatasetBlendMode,
+    LoadedDataset,
+    LoadedDatasetList,
+)
 
-from energize.energon.paths import Package, name_of
+__all__ = [
+    "AugmentTaskEncoder",
+    "BaseCoreDatasetFactory",
+    "BaseWebdatasetFactory",
+    "BaseWrapperDataset",
+    "BasicDataLoader",
+    "Batch",
+    "BatchDataset",
+    "BlendDataset",
+    "CachePool",
+    "CaptioningSample",
+    "CaptioningWebdataset",
+    "ConcatDataset",
+    "Cooker",
+    "CrudeJsonlDatasetFactory",
+    "CrudeSample",
+    "CrudeWebdataset",
+    "DatasetBlendMode",
+    "DatasetLoader",
+    "DatasetLoaderInterface",
+    "DatasetSubset",
+    "DecodeFileStore",
+    "DefaultCrudeJsonlDatasetFactory",
+    "DefaultDecoderWebdatasetFactory",
+    "DefaultGenericWebdatasetFactory",
+    "DefaultTaskEncoder",
+    "DirectLazy",
+    "EmptyDatasetError",
+    "EpochizeDataset",
+    "FatalSampleError",
+    "FileCacheLazy",
+    "FileStore",
+    "FileStoreCachePool",
+    "FileStoreDecoder",
+    "FilterDataset",
+    "GcDataset",
+    "GroupBatchDataset",
+    "ImageClassificationSample",
+    "ImageClassificationWebdataset",
+    "ImageSample",
+    "ImageWebdataset",
+    "InterleavedSample",
+    "InterleavedWebdataset",
+    "IterMapDataset",
+    "JoinedWebdatasetFactory",
+    "JsonlFileStore",
+    "Lazy",
+    "LimitDataset",
+    "LoadedDataset",
+    "LoadedDatasetList",
+    "LogSampleDataset",
+    "MapDataset",
+    "MediaFilterConfig",
+    "MediaFilterStrategy",
+    "Metadataset",
+    "MetadatasetV2",
+    "MixBatchDataset",
+    "MockLazy",
+    "MultiChoiceVQASample",
+    "MultiChoiceVQAWebdataset",
+    "NoCachePool",
+    "OCRSample",
+    "OCRWebdataset",
+    "PackingDataset",
+    "PrimaryFileStore",
+    "RankView",
+    "RepeatDataset",
+    "Sample",
+    "SampleDecoder",
+    "Savable",
+    "SavableDataLoader",
+    "SavableDataLoaderState",
+    "SavableDataset",
+    "ShuffleBufferDataset",
+    "SimilarityInterleavedSample",
+    "SimilarityInterleavedWebdataset",
+    "SkipSample",
+    "SourceInfo",
+    "SqliteIndexReader",
+    "SqliteIndexWriter",
+    "StandardWebdatasetFactory",
+    "SystemFileStore",
+    "TaskEncoder",
+    "TextSample",
+    "TextWebdataset",
+    "VQAOCRSample",
+    "VQAOCRWebdataset",
+    "VQASample",
+    "VQAWebdataset",
+    "VidQASample",
+    "VidQAWebdataset",
+    "WatchdogDataset",
+    "WebdatasetFileStore",
+    "WebdatasetPreparator",
+    "WorkerConfig",
+    "add_source_info",
+    "basic_sample_keys",
+    "batch_list",
+    "batch_pad_stack",
+    "batch_stack",
+    "concat_pad",
+    "cooker",
+    "edataclass",
+    "generic_batch",
+    "generic_concat",
+    "get_dataset_from_config",
+    "get_loader",
+    "get_savable_loader",
+    "get_source_info",
+    "get_train_dataset",
+    "get_val_dataset",
+    "get_val_datasets",
+    "homogeneous_concat_mix",
+    "load_dataset",
+    "log_exception",
+    "prepare_metadataset",
+    "reraise_exception",
+    "stateless",
+    "traverse_metadataset",
+]
 
-sys.modules[__name__].__class__ = Package
-
-
-def __getattr__(name: str) -> Any:
-    if name == "__all__":
-        return sys.modules["energize"].__all__
-    return name_of(__name__, name)
+install()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import warnings
-from abc import ABCMeta, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -14,17 +14,14 @@ from pathlib import Path
 from typing import (
     TYPE_CHECKING,
     Any,
-    Generic,
     Literal,
     Self,
     TypedDict,
     TypeVar,
     cast,
-    dataclass_transform,
 )
 
 from energize.core import samples
-from energize.core.dataset import Dataset
 from energize.core.ignored import accepted
 from energize.core.lanes import WorkerConfig
 from energize.core.os_errors import own_errors
@@ -45,9 +42,11 @@ from energize.data.nv_meta import (
     read_info,
     read_splits,
 )
-from energize.data.source import Source, Subset
+from energize.data.source import Subset
 from energize.data.webdataset import WebdatasetSource, read_split
+from energize.energon.edataclass import edataclass
 from energize.energon.failures import sources_of
+from energize.energon.ranks import RankView
 from energize.errors import ConfigError, DataError, UntrustedCodeError
 from energize.metadataset.build import factory_of
 from energize.metadataset.tree import Leaf
@@ -66,26 +65,7 @@ from energize.task.load import (
 from energize.task.pipeline import STORED, SampleOrder, SourceFactory
 
 T = TypeVar("T")
-T_in = TypeVar("T_in")
 T_co = TypeVar("T_co", covariant=True)
-
-
-@dataclass_transform(kw_only_default=True)
-def edataclass(cls: type[T]) -> type[T]:
-    """`@dataclass(slots=True, kw_only=True)`, as every sample type is made.
-
-    With named fields a subclass may add some without a default after those that have
-    one, and with slots a field that is written wrong is an error. For other options use
-    `dataclass` itself.
-
-    >>> from energize import Sample
-    >>> @edataclass
-    ... class Tokens(Sample):
-    ...     ids: list[int]
-    >>> Tokens(__key__="a", __restore_key__=(), ids=[1, 2]).ids
-    [1, 2]
-    """
-    return dataclass(slots=True, kw_only=True)(cls)
 
 
 class FlexState(dict[str, Any]):
@@ -115,53 +95,6 @@ def get_source_info(sample: Any) -> list[SourceInfo] | None:
     """
     found = sources_of(sample)
     return None if found is None else list(found)
-
-
-# What Megatron-Energon's datasets and objects with a state extend: names for
-# annotations.
-
-
-class Savable:
-    """A name for annotations, which may be extended. There objects move, and are asked
-    for their state; here datasets are descriptions, and cursors over them move.
-    """
-
-
-class _Extended(metaclass=ABCMeta):  # noqa: B024 - a base of two that are
-    """What extends a dataset of Energon by hand: that it is none of ours shows when it
-    is read, by a loader or another dataset, and the error says what to write instead.
-    """
-
-    _none: type | None = None
-
-    def __init__(self, *args: Any, worker_config: Any = None, **kwargs: Any) -> None:
-        self.worker_config = worker_config
-
-    @classmethod
-    def __subclasshook__(cls, kind: type) -> bool:
-        is_one = Dataset in kind.__mro__ and cls._none not in kind.__mro__
-        return is_one or NotImplemented
-
-
-class SavableDataset(_Extended, Generic[T_co]):
-    """The name of `Dataset` in Megatron-Energon, for annotations and `isinstance`.
-
-    >>> from energize import ListSource
-    >>> isinstance(ListSource([1]), SavableDataset)
-    True
-    """
-
-
-class BaseWrapperDataset(_Extended, Generic[T_in, T_co]):
-    """The name of datasets over others in Megatron-Energon, for annotations and
-    `isinstance`.
-
-    >>> from energize import LimitDataset, ListSource
-    >>> isinstance(LimitDataset(ListSource("abc"), 2), BaseWrapperDataset)
-    True
-    """
-
-    _none = Source
 
 
 class PinMemoryMixin:
@@ -294,8 +227,20 @@ DEFAULT_DECODER = SampleDecoder()
 # Factories of datasets over prepared folders of shards.
 
 
-class _Factory(SourceFactory[T_co]):
-    """One that is asked for with the arguments that all of Megatron-Energon's have."""
+class RankFactory(SourceFactory[T_co]):
+    """A `SourceFactory` whose datasets are views of one rank."""
+
+    def build(self, worker_rotation_offset: int = 0) -> RankView[T_co]:
+        """Return the samples as a `RankView`.
+
+        Args:
+            worker_rotation_offset: Has no use.
+        """
+        return RankView(super().build(worker_rotation_offset))
+
+
+class _Factory(RankFactory[T_co]):
+    """A factory with the arguments that all factories of Megatron-Energon have."""
 
     def __init__(
         self,
@@ -781,6 +726,7 @@ def get_dataset_from_config(
         code=code,
         seed=config.seed_offset,
         worker_config=config,
+        factory=RankFactory,
         **kwargs,
     )
     made.order = order if training else STORED

@@ -1,27 +1,18 @@
-"""The `index.sqlite` of a folder, written and read by hand, and work that processes do
-for one that gathers it, as programs for Megatron-Energon do it.
-"""
+"""Reader and writer of the `index.sqlite` of a folder, as in Megatron-Energon."""
 
 from __future__ import annotations
 
 import os
 import sqlite3
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import astuple
-from itertools import islice
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from energize.data.stores import connected, unreadable
-from energize.energon.factories import edataclass
+from energize.energon.edataclass import edataclass
 from energize.errors import ConfigError, PrepareError
-from energize.preparation.workers import map_in_order
 from energize.preparation.write import INDEXES, TABLES
-
-T_task = TypeVar("T_task")
-T_item = TypeVar("T_item")
-T_result = TypeVar("T_result")
 
 
 @edataclass
@@ -210,76 +201,3 @@ class SqliteIndexReader(AbstractContextManager["SqliteIndexReader"]):
 
     def __exit__(self, *failed: object) -> None:
         self.close()
-
-
-class BaseAggregator(ABC, Generic[T_item, T_result]):
-    """Gathers what the processes of an `AggregatorPool` make."""
-
-    def on_start(self, aggregator_pool: Any) -> None:
-        """Called before all."""
-
-    @abstractmethod
-    def on_item(self, items: list[T_item], aggregator_pool: Any) -> None:
-        """Called with items that a process made, in the order of their tasks."""
-
-    def on_finish(self, aggregator_pool: Any) -> None:
-        """Called after all."""
-
-    @abstractmethod
-    def get_final_result_data(self) -> T_result:
-        """Return what was gathered."""
-
-
-class AggregatorPool(Generic[T_task, T_item, T_result]):
-    """Has `num_workers` processes make items of tasks, for an aggregator in this one.
-
-    >>> class Sum(BaseAggregator[int, int]):
-    ...     total = 0
-    ...
-    ...     def on_item(self, items, pool):
-    ...         self.total += sum(items)
-    ...
-    ...     def get_final_result_data(self):
-    ...         return self.total
-    >>> pool = AggregatorPool(2, range, Sum())
-    >>> for task in (3, 5):
-    ...     pool.submit_task(task)
-    >>> pool.process()
-    13
-    """
-
-    def __init__(
-        self,
-        num_workers: int,
-        user_produce_data: Callable[[T_task], Iterable[T_item]],
-        aggregator: BaseAggregator[T_item, T_result],
-        *,
-        batch_size: int = 1,
-    ) -> None:
-        self.num_workers = num_workers
-        self.user_produce_data = user_produce_data
-        self.aggregator = aggregator
-        self.batch_size = batch_size
-        self._tasks: list[T_task] = []
-
-    def submit_task(self, task: T_task) -> None:
-        """Add a task."""
-        self._tasks.append(task)
-
-    def process(self) -> T_result:
-        """Do all tasks, and return what the aggregator gathered; raise what a task
-        raised.
-        """
-
-        def made(task: T_task) -> list[T_item]:
-            return list(self.user_produce_data(task))
-
-        self.aggregator.on_start(self)
-        for result in map_in_order(made, self._tasks, self.num_workers):
-            if isinstance(result, Exception):
-                raise result
-            items = iter(result)
-            while batch := list(islice(items, self.batch_size)):
-                self.aggregator.on_item(batch, self)
-        self.aggregator.on_finish(self)
-        return self.aggregator.get_final_result_data()

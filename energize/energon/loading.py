@@ -16,7 +16,11 @@ from energize.data.files import absent, path_of
 from energize.data.join import JoinedSource, remove_matches, write_matches
 from energize.data.source import Subset
 from energize.data.stores import SystemFileStore, open_store
-from energize.energon.factories import EnergonDatasetType, get_dataset_type
+from energize.energon.factories import (
+    EnergonDatasetType,
+    RankFactory,
+    get_dataset_type,
+)
 from energize.errors import ConfigError, DatasetNotFoundError, NotPreparedError
 from energize.metadataset.build import entry_of, loaded_datasets
 from energize.metadataset.located import Problem, as_error, plain_values
@@ -117,6 +121,7 @@ class DatasetLoaderInterface(ABC):
         options = {
             "decoder": SampleDecoder(),
             "seed": worker_config.seed_offset,
+            "factory": RankFactory,
             **kwargs,
         }
         return loaded_datasets(node, order, worker_config=worker_config, **options)

@@ -1,10 +1,8 @@
-"""Megatron-Energon's import paths: `energize.energon.wrappers.blend_dataset` has
-`BlendDataset`.
+"""Megatron-Energon's module paths, such as `energize.energon.wrappers.blend_dataset`.
 
-Code written for Energon names the modules its classes stand in there; those that other
-programs name (`energize.av`, `energize.cache`) are below energize itself, too. Each
-path is a module without a file: what it is asked for is looked up in the modules of
-energize that have it, else in energize.
+Programs for Megatron-Energon import from the modules in which its classes are defined.
+Each path below `energize.energon` is a module without a file. Its names are those of
+`energize.energon`, then those of the modules that the table lists for the path.
 """
 
 from __future__ import annotations
@@ -17,14 +15,14 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-_STANDS_FOR = {
+_PACKAGE = "energize.energon"
+
+_MODULES = {
     "av": "data.av",
     "cache": "extras.cache core.stores data.stores",
     "dataset_config": "energon.factories energon.typed",
-    "edataclass": "energon.factories",
     "epathlib": "extras.paths",
     "errors": "errors",
-    "fork_hook": "energon.running",
     "eyaml": "energon.typed",
     "flavors": "energon.factories energon.index task.pipeline core.samples data.av",
     "loader": "",
@@ -34,21 +32,18 @@ _STANDS_FOR = {
     "plots": "extras.plots",
     "preview": "report.forecast",
     "sample_utils": "core.samples core.records core.loss_weights",
-    "savable": "energon.factories",
+    "savable": "energon.ranks",
     "prepare": "preparation preparation.index preparation.media",
-    "savable_loader": "",
     "source_info": "energon.factories core.samples",
     "state": "energon.factories",
     "task_encoder": "task.hooks",
     "tools": "",
     "transforms": "extras.transforms",
     "typed_converter": "energon.typed",
-    "worker": "",
-    "wrappers": "energon.factories datasets.transform task.hooks",
+    "wrappers": "energon.ranks datasets.transform task.hooks",
 }
-"""The modules in which names of a path, and of all below it, are looked for before
-energize."""
-
+"""The modules in which the names of a path, and of all paths below it, are looked up
+after `energize.energon`."""
 _BELOW = {
     "av": "av_data av_decoder av_init av_reader utils",
     "cache": "base file_cache_pool file_store no_cache",
@@ -57,7 +52,7 @@ _BELOW = {
     "jsonl "
     "jsonl.crude_jsonl_dataset jsonl.ijsonl jsonl.ijsonl_reader jsonl.jsonl_prepare "
     "multichoice_vqa ocr similarity_interleaved text vid_qa vqa vqa_and_ocr webdataset "
-    "webdataset.aggregator_pool webdataset.base_webdataset webdataset.config "
+    "webdataset.base_webdataset webdataset.config "
     "webdataset.default_decoder_webdataset webdataset.default_generic_webdataset "
     "webdataset.empty_dataset_error webdataset.field_access webdataset.indexing "
     "webdataset.itar "
@@ -84,35 +79,45 @@ _BELOW = {
 wrong."""
 
 
-class _Path(ModuleType):
-    """A module at one of the paths."""
+class _PathModule(ModuleType):
+    """The module at one of the paths."""
 
     def __getattr__(self, name: str) -> Any:
         return name_of(self.__name__, name)
 
 
 def name_of(path: str, name: str) -> Any:
-    """Return what the module at a path has by a name; below `energize.energon` what
-    means something else there comes first.
+    """Return what the module at a path has by a name.
+
+    Args:
+        path: The full path of the module, below `energize.energon`.
+        name: The name in it.
+
+    Returns:
+        The object; of `tools.*`, `command` is the click command of `energize`.
+
+    Raises:
+        AttributeError: If no module of the path has the name.
+
+    Example:
+        >>> name_of("energize.energon.flavors.text", "TextSample").__name__
+        'TextSample'
     """
     if not name.startswith("__"):
-        own, first = _split(path)
+        first = path.removeprefix(f"{_PACKAGE}.").partition(".")[0]
         if first == "tools" and name == "command":
             command = _command(path.rpartition(".")[2].replace("_", "-"))
             if command is not None:
                 return command
-        modules = ["energon.running"] if own else []
-        for module in [*modules, *_STANDS_FOR.get(first, "").split(), ""]:
-            found = getattr(import_module(f"energize.{module}".rstrip(".")), name, None)
-            if found is not None:
-                return found
+        for module in ("energon", *_MODULES[first].split()):
+            value = getattr(import_module(f"energize.{module}"), name, None)
+            if value is not None and not isinstance(value, ModuleType):
+                return value
     raise AttributeError(f"module {path!r} has no attribute {name!r}")
 
 
 def _command(name: str) -> Any:
-    """Return a command of `energize` as a click command, for programs that invoke it;
-    None if there is none of the name.
-    """
+    """Return a command of `energize` as a click command; None for an unknown name."""
     from typer.main import get_group
 
     from energize.cli.main import app
@@ -120,51 +125,32 @@ def _command(name: str) -> Any:
     return get_group(app).commands.get(name)
 
 
-def _split(path: str) -> tuple[bool, str]:
-    """Return whether a path is below `energize.energon`, and the first name of it below
-    that, or below `energize`.
-    """
-    below = path.removeprefix("energize").removeprefix(".energon")
-    return path != f"energize{below}", below.split(".")[1] if below else ""
+class _PathFinder(MetaPathFinder, Loader):
+    """Finds the modules at the paths, after all modules that have files."""
 
-
-class Package(ModuleType):
-    """energize and `energize.energon`, in which no path takes the place of a name:
-    importing a module sets it on its parent, and `energize.edataclass` and
-    `energize.prepare` are functions.
-    """
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if not (isinstance(value, _Path) and name in sys.modules["energize"].__all__):
-            super().__setattr__(name, value)
-
-
-class _Finder(MetaPathFinder, Loader):
     def find_spec(
         self,
         fullname: str,
         path: Sequence[str] | None,
         target: ModuleType | None = None,
     ) -> ModuleSpec | None:
-        if not fullname.startswith("energize."):
+        if not fullname.startswith(f"{_PACKAGE}."):
             return None
-        below = fullname.removeprefix("energize.").removeprefix("energon.")
-        first, _, rest = below.partition(".")
-        if first not in _STANDS_FOR or (
-            rest and rest not in _BELOW.get(first, "").split()
-        ):
+        first, _, rest = fullname.removeprefix(f"{_PACKAGE}.").partition(".")
+        if first not in _MODULES:
+            return None
+        if rest and rest not in _BELOW.get(first, "").split():
             return None
         return ModuleSpec(fullname, self, is_package=True)
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
-        return _Path(spec.name)
+        return _PathModule(spec.name)
 
     def exec_module(self, module: ModuleType) -> None:
-        """There is nothing to run."""
+        """Do nothing: the module has no code."""
 
 
 def install() -> None:
-    """Find the paths from now on, after all modules that have files."""
-    sys.modules["energize"].__class__ = Package
-    if not any(isinstance(each, _Finder) for each in sys.meta_path):
-        sys.meta_path.append(_Finder())
+    """Make the paths importable. `import energize.energon` calls it."""
+    if not any(isinstance(finder, _PathFinder) for finder in sys.meta_path):
+        sys.meta_path.append(_PathFinder())

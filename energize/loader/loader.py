@@ -153,7 +153,7 @@ class Loader(Generic[T]):
             failures=settings.failures,
             listed=listed_samples(dataset, settings.failures),
             substitute=(settings.role or dataset.role) != "eval",
-            config=worker_config.of_calls(),
+            config=settings.call_config,
             threads=settings.encoder_threads,
         )
         self._run = Run(dataset, settings, self._context, worker_config.num_workers)
@@ -1092,7 +1092,7 @@ class SavableDataLoader(Loader[T]):
         dataset, config = configured(dataset, worker_config)
         if num_workers is not None:
             config = config.with_workers(num_workers)
-        policy = checked_failures(failures, on_error, config)
+        policy = checked_failures(failures, on_error)
         super().__init__(dataset, config, checked_settings(failures=policy, **known))
         LOADERS.add(self)
 
@@ -1229,8 +1229,8 @@ def get_loader(
     together, as far as those before tell; by default 512 MiB. Each worker has one item
     to do in any case. `pin_memory`: whether tensors come in page-locked memory; by
     default, and at most, where there is a CUDA device. `failures`: what happens if
-    samples or functions fail, a `FailurePolicy`; by default that of the worker config,
-    or `FailurePolicy()`. `on_error`: short for `failures=FailurePolicy(on_error=...)`:
+    samples or functions fail, a `FailurePolicy`; by default `FailurePolicy()`.
+    `on_error`: short for `failures=FailurePolicy(on_error=...)`:
     "raise", "skip", or a function that is called with the `EncoderError`. `losses`: a
     file to which what `Loader.record_losses` is told is appended, a line of JSON for
     each item, which `energize blame` reads; one for each rank, as of

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import replace
 from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
 from pydantic import (
@@ -92,6 +91,9 @@ class LoaderSettings:
     failures: Annotated[InstanceOf[FailurePolicy], AfterValidator(_lists_on_disk)] = (
         FailurePolicy()
     )
+    call_config: InstanceOf[WorkerConfig] | None = None
+    """The config that functions may ask for while they are called, and whose ranks
+    `current_batch_index` counts apart."""
     encoder_threads: Count = 1
     multiprocessing_context: Literal["fork", "spawn", "forkserver"] | None = None
     timeout: Seconds | None = DEFAULT_TIMEOUT
@@ -145,15 +147,12 @@ def checked_settings(**given: Any) -> LoaderSettings:
 def checked_failures(
     failures: FailurePolicy | None,
     on_error: str | OnError | None,
-    config: WorkerConfig,
 ) -> FailurePolicy:
     """Return the failure policy of a loader.
 
     Args:
-        failures: The argument of `get_loader`. None for the policy of the config, or
-            else the default.
+        failures: The argument of `get_loader`. None for the default policy.
         on_error: The short form for a policy that differs in `on_error` alone.
-        config: The worker config of the loader.
 
     Raises:
         ConfigError: If both arguments are given, and for a value that cannot be used.
@@ -165,8 +164,7 @@ def checked_failures(
                 "failures=FailurePolicy(on_error=...)"
             )
         return failures
-    policy = config.failures or FailurePolicy()
-    return policy if on_error is None else replace(policy, on_error=on_error)
+    return FailurePolicy() if on_error is None else FailurePolicy(on_error=on_error)
 
 
 def configured(

@@ -116,13 +116,12 @@ def _details(dataset: Dataset[Any]) -> State:
     while len("".join(functions)) > _DETAILS_LENGTH:
         functions = functions[: len(functions) // 2]
     records = _records(dataset)
-    mix = dataset.__dict__.get("_mix_file")
     return {
         "loop": tree.steps_per_loop(dataset),
         "places": config.places,
         "functions": functions,
         **({"records": records} if records else {}),
-        **({"mix": mix} if mix else {}),
+        **({"mix": list(dataset.mix_file)} if dataset.mix_file else {}),
     }
 
 

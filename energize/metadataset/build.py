@@ -117,10 +117,10 @@ _NOT_TOLD = (
 
 def _remembered(dataset: Dataset[Any], path: GivenMix, split_part: str) -> Dataset[Any]:
     """Return a dataset whose states say which mix they are of."""
-    if isinstance(path, str | os.PathLike):
-        place = os.fspath(path) if is_url(path) else os.path.abspath(path)
-        object.__setattr__(dataset, "_mix_file", [place, split_part])
-    return dataset
+    if not isinstance(path, str | os.PathLike):
+        return dataset
+    file = os.fspath(path) if is_url(path) else os.path.abspath(path)
+    return dataset.with_mix_file(file, split_part)
 
 
 @own_errors
@@ -262,7 +262,7 @@ def get_val_dataset(
     The parts of a metadataset follow one another, whatever their weights. The last
     batch is short unless `batch_drop_last`. `limit` says what is read: the first
     `limit` batches, counted over all ranks, so that what is validated does not depend
-    on their number (with a `worker_config` of `energize.energon`, over each rank).
+    on their number.
     `checksums` are those of `get_train_dataset`.
 
     Raises what `get_train_dataset` raises.
@@ -498,14 +498,15 @@ def factory_of(
     code: LoadingCode = NO_CODE,
     seed: int = 0,
     checksums: bool = False,
+    factory: type[SourceFactory[Any]] = SourceFactory,
     **options: Any,
 ) -> SourceFactory[Any]:
     """Return what makes the samples of a leaf, of the type that the folder's
     dataset.yaml names, or that a joiner makes. `code` is what the program allows of
     functions that it names.
 
-    The `order` combines with what files say, and with what dataset.yaml says; `options`
-    are those of `SourceFactory`.
+    The `order` combines with what files say, and with what dataset.yaml says. The
+    result is a `factory`, and `options` are those of `SourceFactory`.
     """
     kind = leaf.sample_type
     told = leaf.config.options
@@ -535,7 +536,7 @@ def factory_of(
             paths = [leaf.path]
         source = leaf.source(seed, checksums=checksums)
         options = {"order": order, "sample_weight": leaf.sample_weight, **options}
-        return SourceFactory(source, load, kind, paths, leaf.labels, **options)
+        return factory(source, load, kind, paths, leaf.labels, **options)
     except EnergizeError as error:
         raise noted(error, leaf.place) from error
 

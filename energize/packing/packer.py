@@ -22,6 +22,7 @@ from energize.core.checks import (
     whole_number,
 )
 from energize.core.costs import named, said_of
+from energize.core.ignored import said_once
 from energize.errors import ConfigError, SampleError
 
 T = TypeVar("T")
@@ -40,8 +41,6 @@ HIDDEN_SIZE = 4096
 
 _ALIKE = 1.01
 """Packs that cost so much of their mean, or less, are even enough."""
-
-_log = logging.getLogger("energize")
 
 
 def checked_capacity(capacity: Capacity, owner: str) -> tuple[int, ...]:
@@ -491,10 +490,11 @@ class Packer:
                 "leave such "
                 "samples out with too_long='skip'"
             )
-        if not getattr(self, "_warned", False):
-            object.__setattr__(self, "_warned", True)
-            told = "samples are too long and left out, as others will be"
-            _log.warning("Packer: %d of %d %s: %s", len(long), len(samples), told, what)
+        text = (
+            f"{len(long)} of {len(samples)} samples are too long and left out "
+            f"(logged once): {what}"
+        )
+        said_once("Packer", "too_long", text, logging.WARNING)
 
 
 def _length(sample: Any, number: int, length: Length) -> int:

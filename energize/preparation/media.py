@@ -92,7 +92,7 @@ def prepare_media(
 
     >>> import tempfile
     >>> from energize.preparation import prepare, write_shards
-    >>> from energize.cache import WebdatasetFileStore
+    >>> from energize.energon.cache import WebdatasetFileStore
     >>> from PIL import Image
     >>> folder = tempfile.mkdtemp()
     >>> image = Image.new("RGB", (8, 4))

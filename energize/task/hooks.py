@@ -285,7 +285,7 @@ def hook_index(takes: str, what: str) -> int:
             f"{what} is known while a dataset calls a hook of the encoder, not here"
         )
     index, config = index_of_call.get()
-    ranks = 1 if config is None else config.over_ranks(1)
+    ranks = 1 if config is None else config.world_size
     if HOOKS[hook.name] == takes:
         return index // ranks if takes == "batch" else index
     batches = gathering.get(None)

@@ -897,7 +897,7 @@ class SampleLoader(Generic[T_sample]):
     part_filter: PartFilter | None = None
     checked: Sequence[str] = ()
     """Fields whose values have to be of the annotated types, else the sample fails."""
-    numbered: Any = field(default=None, init=False, repr=False, compare=False)
+    numbered: Any = field(default=None, repr=False, compare=False)
     """The source by whose shards samples are numbered, if that is known."""
     loads_stored: ClassVar[bool] = True
     """What it returns for a stored sample is what the key of that sample restores."""

@@ -7,6 +7,8 @@ import importlib
 import logging
 import multiprocessing
 import pickle
+import subprocess
+import sys
 import weakref
 from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
@@ -67,8 +69,11 @@ def test_iterating_lengths_and_limits_are_those_of_a_rank(world_size):
         loader = get_savable_loader(limited)
         assert len(loader) == 3
         assert list(loader) == shares[rank][:3]
-    here = energize.WorkerConfig(rank=0, world_size=world_size)
-    assert len(MapDataset(ListSource(LETTERS), str, worker_config=here)) == len(LETTERS)
+    config = WorkerConfig(rank=0, world_size=world_size)
+    whole = energize.MapDataset(ListSource(LETTERS), str.upper, worker_config=config)
+    assert len(whole) == len(LETTERS)
+    assert list(whole) == list(LETTERS.upper())
+    assert not isinstance(whole, IterableDataset)
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -96,7 +101,7 @@ def test_a_dataset_goes_on_where_it_was_left_saved_or_restored(stream):
     ):
         upper().save_stat()
     with pytest.raises(AttributeError):
-        MapDataset(ListSource("a"), str).save_state()
+        energize.MapDataset(ListSource("a"), str).save_state()
 
 
 @pytest.mark.parametrize("rank", [0, 1])
@@ -186,13 +191,6 @@ def test_a_worker_config_says_what_energons_does(capsys, tmp_path):
     assert WorkerConfig.active_worker_config is not config
     config.worker_activate(5)
     assert energon.WorkerConfig.active_worker_config is config
-    assert config.active_worker_sample_index == 10
-    config.worker_push_sample_index(7)
-    assert (config.active_worker_sample_index, config.active_worker_batch_index) == (
-        14,
-        10,
-    )
-    assert config.worker_pop_sample_index() == 7
     config.worker_deactivate()
     assert WorkerConfig.active_worker_config is not config
     config.worker_log({"t": "read"})
@@ -541,16 +539,16 @@ def test_typed_values_of_plain_ones(tmp_path):
     assert load_config(path, default_type=Box, default_kwargs={"kind": "b"}).kind == "b"
     assert load_yaml(path.read_text()) == {"size": [1, 2], "names": ["x"]}
     named = {"__module__": "megatron.energon", "__class__": "DatasetLoader"}
-    asked = {"default_type": energize.DatasetLoader}
+    asked = {"default_type": energon.DatasetLoader}
     assert isinstance(
-        load_config({**named, "path": tmp_path}, **asked), energize.DatasetLoader
+        load_config({**named, "path": tmp_path}, **asked), energon.DatasetLoader
     )
     popen = {
         "__module__": "subprocess",
         "__class__": "Popen",
         "args": ["touch", f"{tmp_path}/mark"],
     }
-    for kind in (Box, energize.DatasetLoader, object):
+    for kind in (Box, energon.DatasetLoader, object):
         with pytest.raises(typed_converter.JsonValueError, match="which is asked for"):
             load_config(popen, default_type=kind)
     assert not (tmp_path / "mark").exists()
@@ -616,37 +614,54 @@ def test_an_index_written_by_hand_is_read(tmp_path):
         assert reader.get_sample_part("a", "txt") == (0, *part[1:])
 
 
-def test_processes_work_for_one_that_gathers():
-    from energize.energon.flavors.webdataset.aggregator_pool import (
-        AggregatorPool,
-        BaseAggregator,
-    )
+def test_views_keep_positions_apart_from_descriptions():
+    dataset = ListSource(LETTERS)
+    views = [
+        energon.RankView(dataset, WorkerConfig(rank=0, world_size=1)) for _ in range(2)
+    ]
+    first = iter(views[0])
+    assert [next(first) for _ in range(3)] == list("abc")
+    assert next(iter(views[0])) == "d"
+    assert next(iter(views[1])) == "a"
+    assert list(dataset) == list(LETTERS)
+    assert views[0] == views[1]
+    assert vars(dataset).keys() == vars(ListSource(LETTERS)).keys() | {
+        name for name in vars(dataset) if name in dir(type(dataset))
+    }
 
-    class Gathering(BaseAggregator):
-        def on_start(self, pool):
-            self.found = []
 
-        def on_item(self, items, pool):
-            self.found.append(items)
+def test_a_view_is_its_dataset_as_an_input_and_in_a_loader():
+    shuffled = energize.ShuffleDataset(ListSource(range(20)))
+    view = energon.RankView(shuffled, WorkerConfig(rank=0, world_size=1))
+    plain = energize.get_loader(energize.BatchDataset(shuffled, 3, list))
+    seen = energize.get_loader(energize.BatchDataset(view, 3, list))
+    assert list(plain) == list(seen)
+    state = plain.state_dict()
+    seen.load_state_dict(state)
+    loader = get_savable_loader(BatchDataset(view, 3, list))
+    loader.load_state_dict(state)
+    assert list(islice(loader, 2)) == list(islice(seen, 2))
+    assert view.consumed(5).tolist() == [5]
+    assert view.describe() == shuffled.describe()
 
-        def get_final_result_data(self):
-            return self.found
 
-    def counted(number):
-        if number < 0:
-            raise ValueError("below 0")
-        return (
-            multiprocessing.current_process().name != "MainProcess"
-            for _ in range(number)
-        )
-
-    pool = AggregatorPool(2, counted, Gathering(), batch_size=2)
-    for number in (3, 0, 2):
-        pool.submit_task(number)
-    assert pool.process() == [[True, True], [True], [True, True]]
-    pool.submit_task(-1)
-    with pytest.raises(ValueError, match="below 0"):
-        pool.process()
+def test_importing_the_face_changes_nothing_elsewhere():
+    program = """
+import sys
+finders = list(sys.meta_path)
+import energize
+assert sys.meta_path == finders
+assert not [name for name in sys.modules if name.startswith("energize.energon")]
+dataset = energize.MapDataset(energize.ListSource("abc"), str.upper)
+before = len(dataset), list(dataset)
+import energize.energon
+from torch.utils.data import DataLoader, IterableDataset
+assert not isinstance(dataset, IterableDataset)
+assert not isinstance(energize.ListSource("a"), IterableDataset)
+assert (len(dataset), list(dataset)) == before
+assert [batch for batch in DataLoader(dataset, batch_size=2)] == [["A", "B"], ["C"]]
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)
 
 
 @pytest.mark.parametrize(("world_size", "num_workers"), [(1, 0), (2, 2)])

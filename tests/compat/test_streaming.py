@@ -21,6 +21,7 @@ from energize.compat.streaming import (
     Stream,
     StreamingDataLoader,
     StreamingDataset,
+    register_with_mosaicml,
     streams_registry,
 )
 from tests.support.mds import numbered_mds, write_mds
@@ -491,7 +492,7 @@ def test_the_state_of_a_streaming_data_loader(folder):
             loader.state_dict()
 
 
-def test_it_is_one_of_theirs_where_both_are_imported(folder, monkeypatch):
+def test_a_dataset_is_one_of_theirs_once_it_is_registered(folder, monkeypatch):
     """Their StreamingDataLoader returns None as the state of any other dataset."""
 
     class Theirs(IterableDataset):
@@ -499,8 +500,9 @@ def test_it_is_one_of_theirs_where_both_are_imported(folder, monkeypatch):
 
     module = ModuleType("streaming.base.dataset")
     module.StreamingDataset = Theirs
-    assert not isinstance(doubled(folder), Theirs)
     monkeypatch.setitem(sys.modules, module.__name__, module)
+    assert not isinstance(doubled(folder), Theirs)
+    register_with_mosaicml()
     assert isinstance(doubled(folder), Theirs)
     assert not isinstance(DataLoader([1]), Theirs)
 

@@ -30,13 +30,17 @@ from energize.core.description import (
     name_of,
 )
 from energize.core.samples import SAMPLE_TYPES
+from energize.energon.nodes import NodeView
 from energize.packing import attention_cost
 from energize.task.load import JoinLoader, SampleLoader
 from tests.golden.mixes import is_even
 
 
 def node_classes() -> dict[str, type[Description]]:
-    """Every class of the package that is a node, by its name."""
+    """Every class of the package that is a node, by its name.
+
+    Views of nodes in Energon's face have the names of their nodes and are left out.
+    """
     for module in walk_packages(energize.__path__, "energize."):
         if not module.name.endswith("__main__"):
             import_module(module.name)
@@ -45,7 +49,8 @@ def node_classes() -> dict[str, type[Description]]:
     while waiting:
         cls = waiting.pop()
         waiting.extend(cls.__subclasses__())
-        if cls.__module__.partition(".")[0] == "energize":
+        of_energon = issubclass(cls, NodeView) and cls is not NodeView
+        if cls.__module__.partition(".")[0] == "energize" and not of_energon:
             classes[cls.__name__] = cls
     return classes
 

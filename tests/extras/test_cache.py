@@ -311,7 +311,7 @@ def test_each_process_has_a_folder_of_its_own(make, tmp_path, method):
 
 PROGRAM = """
 import sys, time
-from energize.cache import FileStoreCachePool, SystemFileStore
+from energize.energon.cache import FileStoreCachePool, SystemFileStore
 pool = FileStoreCachePool(parent_cache_dir=sys.argv[1])
 lazy = pool.get_lazy(SystemFileStore(sys.argv[2]), "a.txt")
 while lazy.entry.file is None: time.sleep(0.001)

@@ -306,7 +306,7 @@ def test_what_cannot_be_reached(profiles, monkeypatch):
             EPath("msc://store/x")
     program = (
         "import sys; sys.modules['s3fs'] = None\n"
-        "from energize.epathlib import EPath\n"
+        "from energize.energon.epathlib import EPath\n"
         "try:\n    EPath('s3://a/b')\n"
         "except ValueError as error:\n    print(type(error).__name__, error)\n"
     )

@@ -6,7 +6,6 @@ import importlib
 import logging
 
 import pytest
-from energize.savable_loader import SavableDataLoader as AtItsPath
 
 from energize import (
     BasicDataLoader,
@@ -131,7 +130,6 @@ def test_every_argument_is_taken(make):
     assert isinstance(loader, SavableDataLoader)
     assert isinstance(loader, BasicDataLoader)
     assert isinstance(loader, Loader)
-    assert AtItsPath is SavableDataLoader
     assert isinstance(loader.save_state_rank(), SavableDataLoaderState)
 
 

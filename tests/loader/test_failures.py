@@ -102,7 +102,7 @@ def test_a_handler_is_given_the_sample_and_its_sources(tmp_path):
         captions(tmp_path / "captions", 8), worker_config=config, batch_size=None,
         task_encoder=Encoder(), shuffle_buffer_size=None, max_samples_per_sequence=None,
     )  # fmt: skip
-    loader = get_loader(dataset)
+    loader = energon.get_loader(dataset)
     for _ in zip(range(20), loader, strict=False):
         pass
     error, sample, sources = told[0]
@@ -162,7 +162,7 @@ def test_nobody_passes_over_a_fatal_error(options, workers):
 def test_two_who_decide_are_refused():
     config = energon.WorkerConfig(0, 1, 0, global_error_handler=log_exception)
     with pytest.raises(ConfigError, match="give one of the two"):
-        get_loader(DATASETS["indexed"], worker_config=config, on_error="skip")
+        energon.get_loader(DATASETS["indexed"], worker_config=config, on_error="skip")
     with pytest.raises(
         ConfigError, match=r"global_error_handler is a function.*got 'log'"
     ):
@@ -173,7 +173,7 @@ def test_two_who_decide_are_refused():
 def test_a_spawned_worker_has_the_handler_too():
     config = energon.WorkerConfig(0, 1, 1, global_error_handler=log_exception)
     dataset = MapDataset(numbers(20), no_tens)
-    with get_loader(
+    with energon.get_loader(
         dataset, worker_config=config, multiprocessing_context="spawn"
     ) as loader:
         assert len(list(loader)) == 20

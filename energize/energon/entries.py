@@ -1,0 +1,52 @@
+"""`get_train_dataset` and its siblings, whose datasets are views of one rank."""
+
+from __future__ import annotations
+
+from functools import wraps
+from typing import Any
+
+from energize.core.dataset import Dataset
+from energize.core.lanes import WorkerConfig
+from energize.energon.nodes import RankLimitDataset
+from energize.energon.ranks import RankView
+from energize.metadataset import build
+from energize.metadataset.tree import Leaf
+
+
+@wraps(build.get_train_dataset, assigned=())
+def get_train_dataset(*arguments: Any, **options: Any) -> RankView[Any]:
+    """Return what `energize.get_train_dataset` returns, as a view of this rank."""
+    return RankView(build.get_train_dataset(*arguments, **options))
+
+
+@wraps(build.get_val_dataset, assigned=())
+def get_val_dataset(
+    *arguments: Any, limit: int | None = None, **options: Any
+) -> RankView[Any]:
+    """Return what `energize.get_val_dataset` returns, as a view of this rank.
+
+    `limit` counts the batches of each rank.
+    """
+    dataset = build.get_val_dataset(*arguments, **options)
+    return _limited(dataset, limit, options.get("worker_config"))
+
+
+@wraps(build.get_val_datasets, assigned=())
+def get_val_datasets(
+    *arguments: Any, limit: int | None = None, **options: Any
+) -> list[tuple[RankView[Any], Leaf]]:
+    """Return what `energize.get_val_datasets` returns, as views of this rank.
+
+    `limit` counts the batches of each rank.
+    """
+    config = options.get("worker_config")
+    pairs = build.get_val_datasets(*arguments, **options)
+    return [(_limited(dataset, limit, config), leaf) for dataset, leaf in pairs]
+
+
+def _limited(
+    dataset: Dataset[Any], limit: int | None, config: WorkerConfig | None
+) -> RankView[Any]:
+    if limit is None:
+        return RankView(dataset)
+    return RankLimitDataset(dataset, limit, worker_config=config)

@@ -1,0 +1,258 @@
+"""The view of one rank on a dataset: lengths, iteration and states of Megatron-Energon.
+
+In Megatron-Energon the length of a dataset is the length on this rank, a `for` loop
+reads the share of this rank, and the dataset keeps a position that can be saved. In
+energize a dataset is the same on all ranks and has no position. `RankView` wraps a
+dataset and adds these meanings; the wrapped dataset does not change.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Iterator
+from functools import cached_property
+from typing import Any, Generic, TypeVar
+
+from torch.utils.data import IterableDataset, get_worker_info
+
+from energize.core import lanes, tree
+from energize.core.dataset import Dataset, PassingDataset
+from energize.core.ignored import said_once
+from energize.core.lanes import Lane
+from energize.core.reader import Reader
+from energize.core.restoring import restore_sample
+from energize.core.stream import State
+from energize.errors import NotIndexedError
+
+T = TypeVar("T")
+T_in = TypeVar("T_in")
+T_co = TypeVar("T_co", covariant=True)
+
+
+class Savable:
+    """A base class for annotations.
+
+    In Megatron-Energon objects have positions and are asked for their state. In
+    energize readers have positions.
+    """
+
+
+class SavableDataset(Generic[T_co]):
+    """The base class of Megatron-Energon's datasets, for annotations and `isinstance`.
+
+    All datasets that `energize.energon` makes are instances. A subclass that
+    implements its own reading is not a dataset of energize: loaders and other datasets
+    refuse it with an error that names the replacement.
+
+    Example:
+        >>> from energize import ListSource
+        >>> isinstance(RankView(ListSource([1])), SavableDataset)
+        True
+    """
+
+    def __init__(self, *args: Any, worker_config: Any = None, **kwargs: Any) -> None:
+        self.worker_config = worker_config
+
+
+class BaseWrapperDataset(SavableDataset[T_co], Generic[T_in, T_co]):
+    """The base class of datasets over other datasets, as `SavableDataset`."""
+
+
+class RankPosition:
+    """Where a view continues: its current reader, or a state that was restored."""
+
+    def __init__(self) -> None:
+        self.reader: Reader[Any] | None = None
+        self.restored: State | None = None
+
+    def state(self) -> State | None:
+        """Return the state to continue from; None starts at the first item."""
+        return self.restored if self.reader is None else self.reader.state()
+
+    def restore(self, state: State | None) -> None:
+        """Continue from a state.
+
+        Args:
+            state: A state of `state()`; None starts at the first item.
+        """
+        self.reader = None
+        self.restored = dict(state) if state else None
+
+
+class RankView(
+    PassingDataset[T_co], BaseWrapperDataset[Any, T_co], IterableDataset[T_co]
+):
+    """A dataset as one rank sees it.
+
+    It is an `IterableDataset` of torch. `len` is the number of items of this rank, and
+    a `for` loop reads the share of this rank (in a worker of torch's `DataLoader`, the
+    share of the worker) from where the previous loop stopped. As an input of other
+    datasets and of loaders it is the wrapped dataset: same items, same order, same
+    states. Attributes it does not have are those of the wrapped dataset.
+
+    The position belongs to this object. It is not part of the description: it is
+    neither compared, copied nor pickled.
+
+    Args:
+        dataset: The dataset to view.
+        worker_config: Ranks and workers. By default the config that the dataset
+            carries, else the ranks of this process.
+
+    Example:
+        >>> from energize import ListSource
+        >>> from energize.energon import WorkerConfig
+        >>> config = WorkerConfig(rank=1, world_size=2)
+        >>> view = RankView(ListSource("abcdef"), config)
+        >>> len(view), list(view)
+        (3, ['b', 'd', 'f'])
+    """
+
+    order_name = "RankView"
+
+    inputs: tuple[Dataset[T_co]]
+
+    def __init__(
+        self, dataset: Dataset[T_co], worker_config: lanes.WorkerConfig | None = None
+    ) -> None:
+        self.freeze([viewed(dataset)], worker_config)
+
+    @property
+    def dataset(self) -> Dataset[T_co]:
+        """The dataset that is viewed."""
+        return self.inputs[0]
+
+    @cached_property
+    def position(self) -> RankPosition:
+        """Where the next `for` loop continues."""
+        return RankPosition()
+
+    @cached_property
+    def _ranks(self) -> lanes.WorkerConfig:
+        return self.worker_config or lanes.WorkerConfig()
+
+    def __len__(self) -> int:
+        """Return the items of one pass on this rank.
+
+        If the length is only known by reading, it is an estimate, with a warning:
+        filters give fewer items, and packs have more samples.
+        """
+        steps = tree.steps_per_loop(self)
+        if steps is not None:
+            return steps
+        config = self._ranks
+        return len(range(config.rank, pass_length(self), config.world_size))
+
+    def __iter__(self) -> Iterator[T_co]:
+        """Read the share of this rank, or of this worker, from the position on."""
+        position = self.position
+        position.reader = self.dataset.open(self.lane(), position.state())
+        return position.reader
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or name == "inputs":
+            raise AttributeError(
+                f"{type(self).__name__!r} object has no attribute {name!r}"
+            )
+        return getattr(self.inputs[0], name)
+
+    def __repr__(self) -> str:
+        return repr(self.dataset)
+
+    def describe(self) -> dict[str, Any]:
+        """Return the description of the dataset as a JSON-able tree."""
+        return self.dataset.describe()
+
+    config = describe
+
+    def lane(self, worker: int | None = None) -> Lane:
+        """Return the share of a worker of this rank.
+
+        Args:
+            worker: Number of the worker among `worker_config.num_workers`. By default
+                the worker of torch's `DataLoader` in which this runs, or the whole
+                rank outside of one.
+        """
+        config = self._ranks
+        info = get_worker_info()
+        workers = 1
+        if worker is not None:
+            workers = max(config.num_workers, 1)
+        elif info is not None:
+            worker = info.id
+            workers = info.num_workers
+        first = (worker or 0) * config.world_size
+        return Lane(first + config.rank, workers * config.world_size)
+
+    def save_state(self) -> State:
+        """Return the position on this rank as a state; empty before the first item."""
+        return self.position.state() or {}
+
+    def restore_state(self, state: State | None) -> None:
+        """Continue from a state at the next `for` loop.
+
+        Args:
+            state: A state of `save_state`; None or empty starts at the first item.
+        """
+        self.position.restore(state)
+
+    def reset_state_own(self) -> None:
+        """Start at the first item at the next `for` loop."""
+        self.position.restore(None)
+
+    reset_state_deep = reset_state_own
+
+    def len_rank(self) -> int:
+        """Return `len` of the view."""
+        return len(self)
+
+    def len_worker(self, worker_idx: int | None = None) -> int:
+        """Return the items of one pass in a worker.
+
+        Args:
+            worker_idx: Number of the worker; see `lane`.
+        """
+        lane = self.lane(worker_idx)
+        return len(range(lane.index, pass_length(self), lane.count))
+
+    def worker_has_samples(self) -> bool:
+        """Return whether the share of this rank or worker has items."""
+        return self.len_worker() > 0
+
+    def can_restore_sample(self) -> bool:
+        """Return True: every item can be restored."""
+        return True
+
+    def assert_can_restore(self) -> None:
+        """Do nothing: every item can be restored."""
+
+    def restore_sample(self, restore_key: Any) -> T_co:
+        """Return the item with a restore key.
+
+        Args:
+            restore_key: The `__restore_key__` of an item.
+        """
+        return restore_sample(self.dataset, restore_key)
+
+
+def viewed(dataset: Any) -> Any:
+    """Return the dataset behind a view; anything else as it is."""
+    while isinstance(dataset, RankView):
+        dataset = dataset.dataset
+    return dataset
+
+
+def pass_length(dataset: Dataset[Any]) -> int:
+    """Return the items of one pass on all ranks.
+
+    If only reading tells, it is an estimate, with one warning: the items of the inputs,
+    divided by the batch size if there is one.
+    """
+    dataset = viewed(dataset)
+    try:
+        return tree.pass_length(dataset)
+    except NotIndexedError:
+        text = "its length is an estimate: only reading tells how many items it gives"
+        said_once(type(dataset).__name__, "length", text, logging.WARNING)
+        total = sum(pass_length(source) for source in dataset.inputs)
+        return math.ceil(total / (getattr(dataset, "batch_size", 1) or 1))
