@@ -156,7 +156,7 @@ def _measured(folder: Path) -> dict[str, float]:
     dataset: Dataset[Any] = get_train_dataset(folder, batch_size=8)
     found["open, s"] = time.process_time() - began
     found["files opened"] = opened
-    source = dataset.sources[0]
+    source: Any = dataset.sources[0]
     shards = len(source.shards)
     found["held, bytes a shard"] = (_rss() - found["rss before, MiB"]) * _MIB / shards
     meta = [

@@ -19,7 +19,7 @@ from .core.loss_weights import (
     total_weight,
     weighted_mean,
 )
-from .core.node import INFINITE
+from .core.node import INFINITE, Refs
 from .core.reader import Reader
 from .core.restoring import restore_sample
 from .core.samples import (
@@ -51,7 +51,7 @@ from .core.stores import (
     NoCachePool,
     PrimaryFileStore,
 )
-from .core.trace import ReadContext, Refs
+from .core.trace import ReadContext
 from .core.turns import Turn
 from .data.join import JoinedSource
 from .data.jsonl import JsonlSource

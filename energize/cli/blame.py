@@ -29,8 +29,8 @@ from energize.cli.state import (
 from energize.core.blends import Edits
 from energize.core.config import leaves
 from energize.core.dataset import Dataset
+from energize.core.node import Refs
 from energize.core.progress import counted
-from energize.core.trace import Refs
 from energize.data.files import path_of
 from energize.data.quarantine import files_of
 from energize.data.writing import write_new

@@ -41,11 +41,15 @@ from energize.core.html import (
     value_html,
 )
 from energize.core.loss_weights import WEIGHTS, field_of
+from energize.core.node import Refs
 from energize.core.progress import counted
 from energize.core.records import is_record
 from energize.core.restoring import loads_of
 from energize.core.samples import ConversationSample
-from energize.core.trace import SILENT, Refs, Trace
+from energize.core.trace import (
+    SILENT,
+    Trace,
+)
 from energize.data.webdataset import WebdatasetSource
 from energize.datasets.transform import SampleWeightDataset
 from energize.errors import ConfigError, EnergizeError

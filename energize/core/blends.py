@@ -19,10 +19,9 @@ from energize.core.arrays import Int64Array
 from energize.core.checks import real_number, whole_number
 from energize.core.dataset import Dataset, IndexedDataset
 from energize.core.failures import Failed
-from energize.core.node import NodeTraits
+from energize.core.node import LAST_START, NodeTraits, Routes, Span
 from energize.core.rng import derive
 from energize.core.stream import (
-    LAST_START,
     MOST_COUNTED,
     MixStream,
     Opening,
@@ -31,7 +30,9 @@ from energize.core.stream import (
     counter_field,
     state_field,
 )
-from energize.core.trace import Request, Routes, Span
+from energize.core.trace import (
+    Request,
+)
 from energize.core.validation import short
 from energize.errors import ConfigError, StateError, WeightError, nearest
 

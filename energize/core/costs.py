@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -16,12 +16,9 @@ from energize.core.arrays import FloatArray, Int64Array, rows_by_value
 from energize.core.call import call_without_draws
 from energize.core.checks import real_number
 from energize.core.dataset import IndexedDataset
+from energize.core.node import SourceNode
 from energize.core.records import fields_of, is_record
 from energize.errors import ColumnError, ConfigError, NotIndexedError, nearest
-
-if TYPE_CHECKING:
-    from energize.data.source import Source
-
 
 Cost: TypeAlias = str | Callable[..., Any]
 """The name of a column, or a function of columns: its parameters are called as they
@@ -75,7 +72,7 @@ class ColumnCost:
         named = isinstance(self.cost, str)
         return {"column": self.cost} if named else {"columns": list(self.columns)}
 
-    def check(self, source: Source[Any]) -> None:
+    def check(self, source: SourceNode[Any]) -> None:
         """Raise `ColumnError` where a source has no column for what is asked, or one of
         words.
         """
@@ -97,7 +94,7 @@ class ColumnCost:
             np.float64, copy=False
         )
 
-    def of_samples(self, source: Source[Any], index: Int64Array) -> FloatArray:
+    def of_samples(self, source: SourceNode[Any], index: Int64Array) -> FloatArray:
         """Return what the samples `index` of a source cost: float64 of the same
         shape.
         """
@@ -130,7 +127,7 @@ class ColumnCost:
             )
         return costs
 
-    def _values(self, source: Source[Any]) -> dict[str, npt.NDArray[Any]]:
+    def _values(self, source: SourceNode[Any]) -> dict[str, npt.NDArray[Any]]:
         """Return the columns of a source that are looked at, but those that it may lack
         and lacks.
         """

@@ -15,7 +15,7 @@ from abc import ABC
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -26,10 +26,19 @@ from energize.core.config import Config, config_of, fingerprint_of
 from energize.core.description import Description, label_of
 from energize.core.failures import Failed
 from energize.core.lanes import SINGLE_LANE, Lane
-from energize.core.node import INFINITE, NodeTraits
+from energize.core.node import (
+    INFINITE,
+    LAST_START,
+    NodeTraits,
+    Origin,
+    ReadPart,
+    Refs,
+    Routes,
+    SourceNode,
+    Span,
+)
 from energize.core.reader import DatasetReader, PositionReader, StreamReader
 from energize.core.stream import (
-    LAST_START,
     ContentStream,
     EpochPlan,
     IndexedStream,
@@ -44,12 +53,8 @@ from energize.core.stream import (
     epoch_end,
 )
 from energize.core.trace import (
-    Origin,
     ReadContext,
-    Refs,
     Request,
-    Routes,
-    Span,
     Trace,
     consumed,
     read_items,
@@ -57,9 +62,6 @@ from energize.core.trace import (
 )
 from energize.core.trainers import check_collated, check_iterated
 from energize.errors import ConfigError, EmptyDatasetError, NotIndexedError
-
-if TYPE_CHECKING:
-    from energize.data.source import Source
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -133,11 +135,11 @@ class Dataset(Description, ABC, Generic[T_co]):
         raise tree.length_unknown(self)
 
     @cached_property
-    def sources(self) -> tuple[Source[Any], ...]:
+    def sources(self) -> tuple[SourceNode[Any], ...]:
         """The sources that are read, in the order of the description; refs count in
         it.
         """
-        found: list[Source[Any]] = []
+        found: list[SourceNode[Any]] = []
         for each in self.inputs:
             found.extend(each.sources)
         return tuple(found)
@@ -153,7 +155,7 @@ class Dataset(Description, ABC, Generic[T_co]):
         return tree.source_numbers(self)
 
     @cached_property
-    def read_parts(self) -> tuple[tree.ReadPart, ...]:
+    def read_parts(self) -> tuple[ReadPart, ...]:
         """The parts that origins count; see `tree.read_parts`."""
         return tree.read_parts(self)
 

@@ -8,7 +8,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from energize.core.checks import (
     failed_allocation,
 )
 from energize.core.ignored import said_once
+from energize.core.node import IndexedNode, Refs
 from energize.core.os_errors import of_machine
 from energize.errors import (
     ConfigError,
@@ -30,10 +31,6 @@ from energize.errors import (
     SampleError,
     SkipSample,
 )
-
-if TYPE_CHECKING:
-    from energize.core.dataset import IndexedDataset
-    from energize.core.trace import Trace
 
 OnError = Callable[[EncoderError], None]
 """Decides about an exception of a user's function: it raises, or returns to have the
@@ -345,37 +342,41 @@ class FailureMemory:
 
     def __init__(self) -> None:
         self.nodes: dict[
-            int, tuple[IndexedDataset[Any], dict[tuple[int, int], Failed]]
+            int, tuple[IndexedNode[Any], dict[tuple[int, int], Failed]]
         ] = {}
         """By `id`: each node, which is kept so that its id stays its own, and what
         failed there."""
         self._count = 0
 
-    def add(self, trace: Trace, attempt: int, failed: Failed) -> None:
-        """Remember that the only item of a trace failed when it was read with
-        `attempt`.
+    def takes(self, failed: Failed) -> bool:
+        """Return whether a failed sample may be remembered."""
+        is_damaged = isinstance(failed.reason, DataError)
+        return is_damaged and self._count < MOST_REMEMBERED
+
+    def add(self, node: IndexedNode[Any], refs: Refs, failed: Failed) -> None:
+        """Remember that an item of a node failed.
+
+        Args:
+            node: The node that reads the sample.
+            refs: The sample; an item of several samples is not remembered.
+            failed: Why it failed.
         """
-        part = trace.reading_part() if isinstance(failed.reason, DataError) else None
-        if part is None or self._count >= MOST_REMEMBERED:
-            return
-        refs = part.refs(attempt)
         if len(refs) != 1:
             return
         # An error that was raised refers to frames, and with them to other samples.
         reason = DataError(f"{str(failed.reason)[:200]} (not read again)")
-        _, samples = self.nodes.setdefault(id(part.node), (part.node, {}))
+        _, samples = self.nodes.setdefault(id(node), (node, {}))
         key = int(refs.source[0]), int(refs.index[0])
         self._count += key not in samples
         samples[key] = Failed(reason, failed.where, remembered=True)
 
     def rows(
-        self, trace: Trace, attempt: int, start: int, stop: int
+        self, node: IndexedNode[Any], refs: Refs, start: int, stop: int
     ) -> dict[int, Failed]:
         """Return the remembered failures among rows `start` to before `stop`, by
         row.
         """
-        _, samples = self.nodes[id(trace.node)]
-        refs = trace.refs(attempt)
+        _, samples = self.nodes[id(node)]
         failures: dict[int, Failed] = {}
         for row, source, index in zip(
             refs.item.tolist(), refs.source.tolist(), refs.index.tolist(), strict=True

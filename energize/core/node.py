@@ -1,20 +1,19 @@
-"""Traits: the properties of a node of a tree of datasets that readers depend on."""
+"""The vocabulary of nodes: traits, routes, references, and what readers need of a node.
+
+`energize.core.dataset` has the base classes, and explains how a node is written.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
-from energize.core.lanes import Lane
+import numpy as np
+import numpy.typing as npt
 
-INFINITE = 2**63 - 1
-"""The `size` of a dataset whose first epoch never ends."""
-
-
-INFINITE = 2**63 - 1
-"""The `size` of a dataset whose first epoch never ends."""
-
+from energize.core.arrays import BoolArray, Int64Array
+from energize.core.columns import Column
 
 INFINITE = 2**63 - 1
 """The `size` of a dataset whose first epoch never ends."""
@@ -26,6 +25,96 @@ INFINITE = 2**63 - 1
 
 INFINITE = 2**63 - 1
 """The `size` of a dataset whose first epoch never ends."""
+
+
+INFINITE = 2**63 - 1
+"""The `size` of a dataset whose first epoch never ends."""
+
+
+INFINITE = 2**63 - 1
+"""The `size` of a dataset whose first epoch never ends."""
+
+
+LAST_START = 2**62
+"""Below it positions of one epoch and what is computed from them fit in int64."""
+
+T_co = TypeVar("T_co", covariant=True)
+
+
+# What nodes answer with.
+
+
+class Routes(NamedTuple):
+    """Which items of the inputs the items at some positions are made of; arrays of one
+    length.
+
+    `position`: a position in an input. `child`: the number of that input; None if there
+    is one. `owner`: the row of the asked position that it belongs to, ascending; None
+    if each item is one item of an input. `lent`: whether it is only lent to padding,
+    which counts for nothing.
+    """
+
+    position: Int64Array
+    child: Int64Array | None = None
+    owner: Int64Array | None = None
+    lent: BoolArray | None = None
+
+
+class Span(NamedTuple):
+    """Items `start` to before `stop` of input `child`, taken `times` times."""
+
+    child: int
+    start: int
+    stop: int
+    times: int = 1
+
+
+class Origin(NamedTuple):
+    """Where an item of a stream, or a part of one, comes from.
+
+    `part` is the number of one of the indexed datasets, or sources without random
+    access, that the stream reads; `position` the position there, counted over all its
+    epochs, or without random access in the pass `epoch`. `attempt` is that of the
+    substitute, if it is one.
+    """
+
+    part: int
+    position: int
+    epoch: int = 0
+    attempt: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Refs:
+    """Which samples of which sources items are made of: a row per sample, ordered by
+    item.
+
+    All four columns are int64 of one length. `item`: which of the asked positions, 0
+    for the first asked. `source`: the number of its source in `dataset.sources`.
+    `index`: the number of the sample in that source. `epoch`: how many times the source
+    had been passed through before.
+    """
+
+    item: Int64Array
+    source: Int64Array
+    index: Int64Array
+    epoch: Int64Array
+
+    def __len__(self) -> int:
+        return len(self.item)
+
+    @classmethod
+    def merged(cls, several: Sequence[Refs]) -> Refs:
+        """Return several refs as one, ordered by item."""
+        if len(several) == 1:
+            return several[0]
+        none = np.zeros((4, 0), dtype=np.int64)
+        rows = [[each.item, each.source, each.index, each.epoch] for each in several]
+        columns = np.concatenate([none, *rows], axis=1)
+        return cls(*columns[:, np.argsort(columns[0], kind="stable")])
+
+
+# What nodes state.
 
 
 class Phases(Protocol):
@@ -37,8 +126,12 @@ class Phases(Protocol):
     def check_state(self, state: dict[str, Any]) -> None:
         """Raise `StateError` if a state was saved in another phase than it has here."""
 
-    def watcher(self, lane: Lane) -> Callable[[int], None] | None:
-        """Return a callback that gets the position of every item a lane delivers."""
+    def watcher(self, lane: int) -> Callable[[int], None] | None:
+        """Return a callback for the position of every item that a lane delivers.
+
+        Args:
+            lane: The number of the lane, from 0.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,3 +206,97 @@ class NodeTraits:
     def gathers(self) -> bool:
         """Whether an item is made of several items of the input, or of none."""
         return self.members != 1
+
+
+# Nodes, as readers and functions of trees see them.
+
+
+class Node(Protocol[T_co]):
+    """A node of a tree of datasets; `Dataset` is the base class of all of them."""
+
+    @property
+    def inputs(self) -> tuple[Any, ...]: ...
+    @property
+    def indexed(self) -> bool: ...
+    @property
+    def sized(self) -> bool: ...
+    @property
+    def size(self) -> int: ...
+    @property
+    def key(self) -> int: ...
+    @property
+    def traits(self) -> NodeTraits: ...
+    @property
+    def sources(self) -> tuple[SourceNode[Any], ...]: ...
+    @property
+    def source_numbers(self) -> list[int | Int64Array]: ...
+    @property
+    def read_parts(self) -> tuple[ReadPart, ...]: ...
+    @property
+    def parameter_names(self) -> tuple[str, ...]: ...
+    def __iter__(self) -> Iterator[T_co]: ...
+    def refs_of(self, origins: Sequence[Origin]) -> Refs: ...
+    def open_pass(self, opening: Any) -> Any: ...
+    def open_stream(self, opening: Any) -> Any: ...
+    def open_addressed(self, opening: Any) -> Any: ...
+    def open_shared(self, opening: Any) -> Any: ...
+
+
+class IndexedNode(Node[T_co], Protocol[T_co]):
+    """A node with positions; `IndexedDataset` is the base class of all of them."""
+
+    @property
+    def children(self) -> tuple[Any, ...]: ...
+    def route(self, positions: Int64Array) -> Routes: ...
+    def make(self, items: list[Any], request: Any) -> list[Any]: ...
+    def taken(self, n: int) -> Sequence[int] | None: ...
+    def spans(self, n: int) -> tuple[Sequence[Span], int]: ...
+    def reached(self, n: int) -> Sequence[int] | None: ...
+    def refs(self, positions: npt.ArrayLike, attempt: int = 0) -> Refs: ...
+    def consumed(self, n: int) -> Int64Array: ...
+
+
+class SourceNode(IndexedNode[T_co], Protocol[T_co]):
+    """A node without inputs: `count` stored samples. `Source` is the base class."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def label(self) -> str | None: ...
+    @property
+    def unnamed_label(self) -> str | None: ...
+    @property
+    def count(self) -> int: ...
+    @property
+    def identity(self) -> str: ...
+    @property
+    def location(self) -> str: ...
+    @property
+    def record(self) -> str | None: ...
+    @property
+    def run_length(self) -> int | None: ...
+    @property
+    def remote(self) -> bool: ...
+    @property
+    def read_ahead(self) -> int: ...
+    @property
+    def column_names(self) -> tuple[str, ...]: ...
+    def column(self, name: str) -> Column: ...
+    def __getitem__(self, position: int) -> T_co: ...
+    def read(self, indices: Int64Array) -> list[Any]: ...
+    def byte_ranges(self, index: int) -> Iterator[tuple[str, int, int]]: ...
+    def fetch(self, positions: Int64Array, reading: Any) -> list[Any]: ...
+    def samples_at(self, positions: Int64Array, attempt: int) -> Int64Array: ...
+    def expect(self, indices: Int64Array) -> int: ...
+    def where(self, index: int) -> str: ...
+    def place(self, index: int) -> Any: ...
+    def find(self, shard: str | None, index: int) -> int | None: ...
+    def describe(self) -> dict[str, Any]: ...
+
+
+class ReadPart(NamedTuple):
+    """A largest indexed dataset below a stream, or a source without random access."""
+
+    dataset: Any
+    source_numbers: Int64Array
+    """The numbers of its sources in `sources` of the whole tree."""

@@ -17,19 +17,15 @@ import os
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from pydantic import Field, TypeAdapter
 
 from energize.core.arrays import Int64Array
 from energize.core.failures import Failed, SamplePlace
-from energize.core.stream import LAST_START
+from energize.core.node import LAST_START, SourceNode
 from energize.core.validation import Model, parse_json, validated
 from energize.errors import ConfigError, SkipSample
-
-if TYPE_CHECKING:
-    from energize.data.source import Source
-
 
 LINE_START = '{"dataset": '
 _log = logging.getLogger("energize")
@@ -106,7 +102,9 @@ class Listed:
         """How many samples are left out."""
         return sum(map(len, self.by_source.values())) + len(self.by_function)
 
-    def left_out(self, source: Source[Any], indices: Int64Array) -> dict[int, Failed]:
+    def left_out(
+        self, source: SourceNode[Any], indices: Int64Array
+    ) -> dict[int, Failed]:
         """Of the samples `indices` of a source those that are listed, by their place
         among them.
         """
@@ -132,7 +130,7 @@ class Listed:
 
 
 def listed_for(
-    sources: Iterable[Source[Any]], entries: Sequence[Entry], name: str
+    sources: Iterable[SourceNode[Any]], entries: Sequence[Entry], name: str
 ) -> tuple[Listed, list[Entry]]:
     """Return the entries as the sources of a run know them, and those that none of them
     knows.
@@ -140,8 +138,8 @@ def listed_for(
     An entry is of the source at its path; or, where no source lies there, of those with
     the same identity, which are the same samples mounted elsewhere.
     """
-    by_path: dict[str, list[Source[Any]]] = {}
-    by_identity: dict[str, list[Source[Any]]] = {}
+    by_path: dict[str, list[SourceNode[Any]]] = {}
+    by_identity: dict[str, list[SourceNode[Any]]] = {}
     for each in {_told_apart(each): each for each in sources}.values():
         by_path.setdefault(each.location, []).append(each)
         by_identity.setdefault(each.identity, []).append(each)
@@ -168,7 +166,7 @@ def listed_for(
     return Listed(name, by_source, frozenset(functions)), strange
 
 
-def _told_apart(source: Source[Any]) -> str:
+def _told_apart(source: SourceNode[Any]) -> str:
     """Return what sources of other samples, or at other paths, do not have in
     common.
     """

@@ -14,17 +14,16 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, Generic, NamedTuple, TypeAlias, TypeVar
+from typing import Generic, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 
 from energize.core import tree
 from energize.core.arrays import Int64Array
 from energize.core.lanes import Lane
-from energize.core.node import INFINITE
+from energize.core.node import INFINITE, LAST_START, IndexedNode, Node, Origin
 from energize.core.randomness import read_in_window
 from energize.core.stream import (
-    LAST_START,
     WINDOW,
     EpochPlan,
     State,
@@ -32,11 +31,13 @@ from energize.core.stream import (
     counter_field,
     ended_early,
 )
-from energize.core.trace import READY, Ahead, Origin, ReadContext, read_items
+from energize.core.trace import (
+    READY,
+    Ahead,
+    ReadContext,
+    read_items,
+)
 from energize.errors import StateError
-
-if TYPE_CHECKING:
-    from energize.core.dataset import Dataset, IndexedDataset
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -123,7 +124,7 @@ class PositionReader(Reader[T]):
 
     def __init__(
         self,
-        dataset: IndexedDataset[T],
+        dataset: IndexedNode[T],
         plan: EpochPlan,
         lane: Lane,
         context: ReadContext,
@@ -232,7 +233,7 @@ class StreamReader(Reader[T]):
 
     def __init__(
         self,
-        dataset: Dataset[T],
+        dataset: Node[T],
         open_stream: Callable[[State | None], Stream[T]],
         size: int | None,
         lane: Lane,

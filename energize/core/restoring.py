@@ -25,9 +25,13 @@ from energize.core.dataset import Dataset, IndexedDataset
 from energize.core.failures import Failed
 from energize.core.lanes import Lane
 from energize.core.loss_weights import STORED_KEY
+from energize.core.node import LAST_START
 from energize.core.padded import with_marks
 from energize.core.samples import Markable
-from energize.core.stream import LAST_START, MOST_COUNTED, State
+from energize.core.stream import (
+    MOST_COUNTED,
+    State,
+)
 from energize.core.trace import ReadContext
 from energize.core.tree import padding
 from energize.core.validation import parse_json, short

@@ -24,7 +24,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, cast
+from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 import numpy as np
 
@@ -34,16 +34,14 @@ from energize.core.description import functions_of, label_of
 from energize.core.failures import Failed
 from energize.core.lanes import SINGLE_LANE, Lane
 from energize.core.loss_weights import field_of
-from energize.core.node import INFINITE
+from energize.core.node import INFINITE, LAST_START, IndexedNode, Node, Origin, Routes
 from energize.core.padded import Padded, unpadded
 from energize.core.randomness import defer
 from energize.core.rng import derive, hash_positions
 from energize.core.trace import (
     MAX_ATTEMPTS,
-    Origin,
     ReadContext,
     Request,
-    Routes,
     Trace,
     expect,
     made_of_padded,
@@ -57,17 +55,11 @@ from energize.errors import (
     SubstitutionError,
 )
 
-if TYPE_CHECKING:
-    from energize.core.dataset import Dataset, IndexedDataset
-
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 State = dict[str, Any]
 """A plain JSON-able dict: the whole of what a cursor remembers."""
-
-LAST_START = 2**62
-"""Below it positions of one epoch and what is computed from them fit in int64."""
 
 MOST_COUNTED = 2**45
 """No run counts so far (35 trillion items or passes), and such a number times the
@@ -287,7 +279,7 @@ class Stream(ABC, Generic[T_co]):
 class IndexedStream(Stream[T]):
     """An indexed dataset among streams: it has no state of its own."""
 
-    def __init__(self, dataset: IndexedDataset[T], reading: ReadContext) -> None:
+    def __init__(self, dataset: IndexedNode[T], reading: ReadContext) -> None:
         self._dataset = dataset
         self._reading = reading
         self._coming: deque[int] = deque()
@@ -336,7 +328,7 @@ class MixStream(Stream[T]):
     def __init__(
         self,
         route: Callable[[Int64Array], Routes],
-        inputs: Sequence[Dataset[Any]],
+        inputs: Sequence[Node[Any]],
         opening: Opening,
         *,
         addressed: bool = False,
@@ -391,7 +383,7 @@ class MixStream(Stream[T]):
         return {"inputs": list(self._states)}
 
 
-def parts_before(inputs: Sequence[Dataset[Any]]) -> list[int]:
+def parts_before(inputs: Sequence[Node[Any]]) -> list[int]:
     """Return how many indexed datasets stand before those of each input, as origins
     count them.
     """
@@ -509,7 +501,7 @@ class PassesStream(Stream[T]):
         self,
         open_pass: Callable[[Opening], Stream[T]],
         opening: Opening,
-        dataset: Dataset[T],
+        dataset: Node[T],
     ) -> None:
         self._open = open_pass
         self._opening = opening
@@ -542,7 +534,7 @@ def empty_passes(lane: Lane) -> int:
     return 2 if lane.count == 1 else _PASSES_PER_LANE * lane.count
 
 
-def nothing_comes(dataset: Dataset[Any], lane: Lane) -> EmptyDatasetError:
+def nothing_comes(dataset: Node[Any], lane: Lane) -> EmptyDatasetError:
     """Return what to raise if passes of a dataset brought nothing for a lane."""
     if lane.count == 1:
         return EmptyDatasetError(
@@ -558,7 +550,7 @@ def nothing_comes(dataset: Dataset[Any], lane: Lane) -> EmptyDatasetError:
     )
 
 
-def ended_early(dataset: Dataset[Any]) -> NotRepeatableError:
+def ended_early(dataset: Node[Any]) -> NotRepeatableError:
     """Return what to raise if a dataset that is read again has fewer items than
     before.
     """
@@ -571,7 +563,7 @@ def ended_early(dataset: Dataset[Any]) -> NotRepeatableError:
     )
 
 
-def skip_items(items: Iterator[T], count: int, dataset: Dataset[Any]) -> Iterator[T]:
+def skip_items(items: Iterator[T], count: int, dataset: Node[Any]) -> Iterator[T]:
     """Return an iterator after its first `count` items, which were read before.
 
     Raises `NotRepeatableError` if there are fewer now.
@@ -582,7 +574,7 @@ def skip_items(items: Iterator[T], count: int, dataset: Dataset[Any]) -> Iterato
     return items
 
 
-def most_in_vain(dataset: Dataset[Any], lane: Lane) -> int:
+def most_in_vain(dataset: Node[Any], lane: Lane) -> int:
     """Return how many items of `dataset`, one after another, may bring a lane nothing.
 
     Of one source, as many as some passes over it have, and not so few that it may be
@@ -597,7 +589,7 @@ def most_in_vain(dataset: Dataset[Any], lane: Lane) -> int:
     return min(_MOST, max(_FEWEST, share * empty_passes(lane)))
 
 
-def lanes_of(dataset: Dataset[Any]) -> int:
+def lanes_of(dataset: Node[Any]) -> int:
     """Return in how many lanes a stream is read where nobody says: by what it reads, so
     that it is the same whoever reads it; one where a lane cannot be read without the
     others.
@@ -726,7 +718,7 @@ class LaneReader(Stream[T]):
     of one.
     """
 
-    def __init__(self, dataset: Dataset[T], opening: Opening) -> None:
+    def __init__(self, dataset: Node[T], opening: Opening) -> None:
         self._dataset = dataset
         self._endless = opening.endless
         self._share = LaneShare(dataset.size if dataset.sized else None, opening)
@@ -788,7 +780,7 @@ class ChainStream(Stream[T]):
     """
 
     def __init__(
-        self, inputs: Sequence[Dataset[Any]], opening: Opening, passes: int = 1
+        self, inputs: Sequence[Node[Any]], opening: Opening, passes: int = 1
     ) -> None:
         self._current, self._passed = (
             opening.counter("current"),
@@ -828,7 +820,7 @@ class LimitStream(Stream[T]):
     If it is not `sized`, it ends with its only pass, and it is read as a whole.
     """
 
-    def __init__(self, dataset: Dataset[T], length: int, opening: Opening) -> None:
+    def __init__(self, dataset: Node[T], length: int, opening: Opening) -> None:
         self._dataset = dataset
         self._length = length
         self._sized = dataset.sized

@@ -14,12 +14,12 @@ from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 
 from energize.core import tree
-from energize.core.arrays import BoolArray, Int64Array, rows_by_value
+from energize.core.arrays import Int64Array, rows_by_value
 from energize.core.description import label_of
 from energize.core.failures import (
     Failed,
@@ -29,7 +29,9 @@ from energize.core.failures import (
     LeftOut,
 )
 from energize.core.loss_weights import moved_rows
+from energize.core.node import IndexedNode, Node, Origin, Refs, Routes, SourceNode
 from energize.core.padded import Padded, has_padding, unpadded
+from energize.core.quarantine import Listed
 from energize.core.randomness import defer, read_in_window
 from energize.core.rng import derive
 from energize.errors import (
@@ -37,17 +39,12 @@ from energize.errors import (
     SubstitutionError,
 )
 
-if TYPE_CHECKING:
-    from energize.core.dataset import Dataset, IndexedDataset
-    from energize.core.quarantine import Listed
-    from energize.data.source import Source
-
 T = TypeVar("T")
 
 _COUNTED_AT_ONCE = 2**16
 """Items that are counted together."""
 
-gathering: ContextVar[IndexedDataset[Any]] = ContextVar("gathering")
+gathering: ContextVar[IndexedNode[Any]] = ContextVar("gathering")
 """The node whose members are being read."""
 
 making: ContextVar[int] = ContextVar("making")
@@ -73,7 +70,7 @@ encoders that leave out nine of ten, where one position in 10**11 needs more."""
 
 
 def made_of_padded(
-    node: IndexedDataset[Any], items: list[Any], request: Request
+    node: IndexedNode[Any], items: list[Any], request: Request
 ) -> list[Any | Failed]:
     """Return what a node makes of items of which some are `Padded`: so is what is made
     of them.
@@ -124,7 +121,7 @@ class ReadContext:
     substitute: bool = True
     config: Any = None
     threads: int = 1
-    taken: Callable[[Dataset[Any]], None] | None = None
+    taken: Callable[[Node[Any]], None] | None = None
 
     @classmethod
     def reporting(cls, report: Callable[[Failed], None]) -> ReadContext:
@@ -183,8 +180,11 @@ class ReadContext:
             return
         if isinstance(made, int):
             at = np.array([made], dtype=np.int64)
-            if self.sink.memory is not None and failed.lasting:
-                self.sink.memory.add(Trace(dataset, at), attempt, failed)
+            memory = self.sink.memory
+            if memory is not None and failed.lasting and memory.takes(failed):
+                part = Trace(dataset, at).reading_part()
+                if part is not None:
+                    memory.add(part.node, part.refs(attempt), failed)
             refs = dataset.refs(at, attempt)
             locate = self.failures.quarantine is not None
             failed = _identified(failed, dataset, refs, locate)
@@ -234,9 +234,7 @@ class ReadContext:
         return replace(self, sink=FailureSink(report, left_out, remembered))
 
 
-def _identified(
-    failed: Failed, dataset: Dataset[Any], refs: Refs, locate: bool
-) -> Failed:
+def _identified(failed: Failed, dataset: Node[Any], refs: Refs, locate: bool) -> Failed:
     """Return a failure with what it is counted by; `locate`: and which stored sample it
     is.
     """
@@ -260,79 +258,6 @@ SILENT = ReadContext.reporting(lambda _: None)
 """For what was reported when it was read first, or is not read for what it is."""
 
 
-# Where items lie.
-
-
-class Routes(NamedTuple):
-    """Which items of the inputs the items at some positions are made of; arrays of one
-    length.
-
-    `position`: a position in an input. `child`: the number of that input; None if there
-    is one. `owner`: the row of the asked position that it belongs to, ascending; None
-    if each item is one item of an input. `lent`: whether it is only lent to padding,
-    which counts for nothing.
-    """
-
-    position: Int64Array
-    child: Int64Array | None = None
-    owner: Int64Array | None = None
-    lent: BoolArray | None = None
-
-
-class Span(NamedTuple):
-    """Items `start` to before `stop` of input `child`, taken `times` times."""
-
-    child: int
-    start: int
-    stop: int
-    times: int = 1
-
-
-class Origin(NamedTuple):
-    """Where an item of a stream, or a part of one, comes from.
-
-    `part` is the number of one of the indexed datasets, or sources without random
-    access, that the stream reads; `position` the position there, counted over all its
-    epochs, or without random access in the pass `epoch`. `attempt` is that of the
-    substitute, if it is one.
-    """
-
-    part: int
-    position: int
-    epoch: int = 0
-    attempt: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Refs:
-    """Which samples of which sources items are made of: a row per sample, ordered by
-    item.
-
-    All four columns are int64 of one length. `item`: which of the asked positions, 0
-    for the first asked. `source`: the number of its source in `dataset.sources`.
-    `index`: the number of the sample in that source. `epoch`: how many times the source
-    had been passed through before.
-    """
-
-    item: Int64Array
-    source: Int64Array
-    index: Int64Array
-    epoch: Int64Array
-
-    def __len__(self) -> int:
-        return len(self.item)
-
-    @classmethod
-    def merged(cls, found: Sequence[Refs]) -> Refs:
-        """Return several refs as one, ordered by item."""
-        if len(found) == 1:
-            return found[0]
-        none = np.zeros((4, 0), dtype=np.int64)
-        rows = [[each.item, each.source, each.index, each.epoch] for each in found]
-        columns = np.concatenate([none, *rows], axis=1)
-        return cls(*columns[:, np.argsort(columns[0], kind="stable")])
-
-
 class Trace:
     """Items of a dataset at some positions, followed down to the samples they are made
     of.
@@ -343,7 +268,7 @@ class Trace:
 
     __slots__ = ("_below", "_bounds", "node", "positions", "routes")
 
-    def __init__(self, node: IndexedDataset[Any], positions: Int64Array) -> None:
+    def __init__(self, node: IndexedNode[Any], positions: Int64Array) -> None:
         routes: Routes | None = None
         while node.inputs:
             routes = node.route(positions)
@@ -383,8 +308,8 @@ class Trace:
         routes = self.routes
         positions = self.positions
         if routes is None:
-            leaf = cast("Source[Any]", self.node)
-            index = leaf._samples(positions, attempt)
+            leaf = cast("SourceNode[Any]", self.node)
+            index = leaf.samples_at(positions, attempt)
             at = np.arange(len(index))
             return Refs(at, np.zeros_like(at), index, positions // leaf.count)
         if routes.owner is not None:
@@ -422,12 +347,13 @@ class Trace:
             positions = positions[start:stop]
         memory = reading.sink.memory
         if memory is not None and id(node) in memory.nodes:
-            failed = memory.rows(self, reading.attempt, start, stop)
+            failed = memory.rows(node, self.refs(reading.attempt), start, stop)
             if failed:
                 return self._read_others(failed, positions, reading)
         routes = self.routes
         if routes is None:
-            return self._read_source(positions, reading)
+            source = cast("SourceNode[Any]", node)
+            return source.fetch(positions, reading)
         if routes.owner is None:
             below = self._below
             single = len(below) == 1 and below[0][1] is None
@@ -456,17 +382,6 @@ class Trace:
         if reading.substitute:
             return node.make(items, request)
         return made_of_padded(node, items, request)
-
-    def _read_source(self, positions: Int64Array, reading: ReadContext) -> list[Any]:
-        """Return samples of a source, failed ones as `Failed`."""
-        source = cast("Source[Any]", self.node)
-        if reading.attempt or reading.listed is not None or not source.size:
-            return source._fetch(positions, reading)
-        index = positions % source.size
-        try:
-            return source.read_at(index, positions, reading)
-        except (OSError, MemoryError) as refused:
-            return source._read_again(index, positions, reading, refused)
 
     def _read_others(
         self, failed: Mapping[int, Failed], positions: Int64Array, reading: ReadContext
@@ -560,7 +475,7 @@ class Trace:
         return trace if part is None else part
 
 
-def stop_raised(dataset: Dataset[Any]) -> EncoderError:
+def stop_raised(dataset: Node[Any]) -> EncoderError:
     """Return what to raise if code that a dataset calls raised `StopIteration`, which
     would end an epoch.
     """
@@ -572,7 +487,7 @@ def stop_raised(dataset: Dataset[Any]) -> EncoderError:
 
 
 def read_items(
-    dataset: IndexedDataset[T], positions: Int64Array, reading: ReadContext
+    dataset: IndexedNode[T], positions: Int64Array, reading: ReadContext
 ) -> list[T]:
     """Return the items at `positions`, see `Trace.items`, read in a window of their
     own.
@@ -589,7 +504,7 @@ class Ahead:
 
     def __init__(
         self,
-        dataset: IndexedDataset[Any],
+        dataset: IndexedNode[Any],
         told: Callable[[Int64Array], int] | None = None,
         samples: int = AHEAD,
     ) -> None:
@@ -629,7 +544,7 @@ class Ahead:
             self._each = max(self._least, self._asked / self._items / self._bytes)
 
 
-def expect(dataset: IndexedDataset[Any], positions: Int64Array) -> int:
+def expect(dataset: IndexedNode[Any], positions: Int64Array) -> int:
     """Have the samples that items are made of fetched; return how many bytes that
     is.
     """
@@ -646,7 +561,7 @@ def expect(dataset: IndexedDataset[Any], positions: Int64Array) -> int:
 
 
 def _substituted(
-    dataset: IndexedDataset[Any], position: Int64Array, reading: ReadContext, item: Any
+    dataset: IndexedNode[Any], position: Int64Array, reading: ReadContext, item: Any
 ) -> Any:
     """Return the first substitute for a failed item that does not fail; `Padded` if
     `reading.substitute` is not set.
@@ -677,7 +592,7 @@ def _substituted(
     return Padded(unpadded(item), slots, slots, count)
 
 
-def where(dataset: IndexedDataset[Any], position: int, attempt: int = 0) -> str:
+def where(dataset: IndexedNode[Any], position: int, attempt: int = 0) -> str:
     """Return where the first sample of an item lies, for messages."""
     refs = dataset.refs([position], attempt)
     if not len(refs):
@@ -685,7 +600,7 @@ def where(dataset: IndexedDataset[Any], position: int, attempt: int = 0) -> str:
     return dataset.sources[int(refs.source[0])].where(int(refs.index[0]))
 
 
-def refs_of(dataset: Dataset[Any], origins: Sequence[Origin]) -> Refs:
+def refs_of(dataset: Node[Any], origins: Sequence[Origin]) -> Refs:
     """Return the samples that an item with these origins is made of, as refs of item
     0.
     """
@@ -694,7 +609,7 @@ def refs_of(dataset: Dataset[Any], origins: Sequence[Origin]) -> Refs:
         each, numbers = dataset.read_parts[part]
         at = np.array([position], dtype=np.int64)
         if each.indexed:
-            refs = cast("IndexedDataset[Any]", each).refs(at, attempt)
+            refs = cast("IndexedNode[Any]", each).refs(at, attempt)
         else:
             none = np.zeros_like(at)
             refs = Refs(none, none, at, np.array([epoch]))
@@ -702,7 +617,7 @@ def refs_of(dataset: Dataset[Any], origins: Sequence[Origin]) -> Refs:
     return Refs.merged(found)
 
 
-def consumed(node: IndexedDataset[Any], n: int, *, items: bool = False) -> Any:
+def consumed(node: IndexedNode[Any], n: int, *, items: bool = False) -> Any:
     """Return how many samples of each source the first `n` items of a dataset are made
     of: int64. Or how many `items`: float64, those of several samples by their parts, as
     large as those of all together are.

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from energize.core.arrays import BoolArray, Int64Array
 from energize.core.description import digest
 from energize.core.lanes import Lane
-from energize.core.node import INFINITE, NodeTraits
+from energize.core.node import INFINITE, NodeTraits, ReadPart
 from energize.core.rng import derive
 from energize.errors import NotIndexedError
 
@@ -138,14 +138,6 @@ def not_indexed(node: Any, wanted: str) -> NotIndexedError:
 
 
 # Sources, and the parts that a stream reads.
-
-
-class ReadPart(NamedTuple):
-    """A largest indexed dataset below a stream, or a source without random access."""
-
-    dataset: Any
-    source_numbers: Int64Array
-    """The numbers of its sources in `sources` of the whole tree."""
 
 
 def read_parts(node: Any) -> tuple[ReadPart, ...]:
@@ -284,4 +276,4 @@ def check_state(node: Any, state: dict[str, Any]) -> None:
 def watcher(node: Any, lane: Lane) -> Callable[[int], None] | None:
     """Return a callback for the position of every delivered item, or None."""
     phases = node.traits.phases
-    return None if phases is None else phases.watcher(lane)
+    return None if phases is None else phases.watcher(lane.index)

@@ -20,7 +20,7 @@ from energize.core.digests import content_digest
 from energize.core.failures import Failed
 from energize.core.lanes import SINGLE_LANE
 from energize.core.lazy import is_instance_of, torch
-from energize.core.node import NodeTraits
+from energize.core.node import NodeTraits, Origin
 from energize.core.randomness import (
     PROVEN,
     DrawingIterator,
@@ -32,7 +32,11 @@ from energize.core.randomness import (
 from energize.core.records import fields_of, is_record
 from energize.core.rng import derive
 from energize.core.stream import Opening, State, Stream, counter_field, state_field
-from energize.core.trace import Origin, ReadContext, Request, stop_raised
+from energize.core.trace import (
+    ReadContext,
+    Request,
+    stop_raised,
+)
 from energize.data.rows import FieldSource, Row
 from energize.errors import (
     ColumnError,

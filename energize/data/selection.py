@@ -19,6 +19,7 @@ from energize.core.columns import Column
 from energize.core.dataset import Dataset
 from energize.core.description import digest
 from energize.core.failures import Failed, SamplePlace
+from energize.core.node import SourceNode
 from energize.data.source import Source
 from energize.errors import (
     ColumnError,
@@ -78,7 +79,7 @@ class Selection:
 
 
 def selections(
-    sources: Sequence[Source[Any]],
+    sources: Sequence[SourceNode[Any]],
     by: str,
     values: Sequence[PropertyValue],
     *,
@@ -157,7 +158,7 @@ def _owners(column: Column, named: Sequence[Selection]) -> Int64Array:
     return owners
 
 
-def _names(sources: Sequence[Source[Any]]) -> str:
+def _names(sources: Sequence[SourceNode[Any]]) -> str:
     names = list(dict.fromkeys(source.name for source in sources))
     return ", ".join(names[:_SOURCES_SHOWN]) + (
         ", ..." if names[_SOURCES_SHOWN:] else ""
@@ -374,7 +375,7 @@ class PropertySource(Source[T_co]):
         return self.source.read(self.rows[indices])
 
 
-def source_labels(sources: Sequence[Source[Any]]) -> list[str]:
+def source_labels(sources: Sequence[SourceNode[Any]]) -> list[str]:
     """Return a name for each source, in their order, no two alike.
 
     It is the label that a mix gave the source, else what `distinct_names` makes of its
@@ -408,7 +409,7 @@ def input_labels(dataset: Dataset[Any]) -> list[list[str]]:
     return [list(islice(labels, len(each.sources))) for each in dataset.inputs]
 
 
-def _place(source: Source[Any]) -> tuple[str, ...]:
+def _place(source: SourceNode[Any]) -> tuple[str, ...]:
     if isinstance(source, PropertySource):
         *above, name = _place(source.source)
         return *above, f"{name}/{source.selection.name}"
@@ -416,7 +417,7 @@ def _place(source: Source[Any]) -> tuple[str, ...]:
     return *(path.absolute().parts[:-1] if path is not None else ()), source.name
 
 
-def _split(source: Source[Any]) -> str:
+def _split(source: SourceNode[Any]) -> str:
     if isinstance(source, PropertySource):
         return _split(source.source)
     return getattr(source, "split_part", "")

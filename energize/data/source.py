@@ -211,11 +211,23 @@ class Source(IndexedDataset[T_co]):
     def reseeded(self, seed: int) -> Self:
         return self.replace(seed=seed)
 
-    def _fetch(
+    def fetch(self, positions: Int64Array, reading: ReadContext) -> list[T_co | Failed]:
+        """Return the samples at positions, or their substitutes; failed ones as
+        `Failed`.
+        """
+        size = self.size
+        if reading.attempt or reading.listed is not None or not size:
+            return self._fetch_listed(positions, reading)
+        indices = positions % size
+        try:
+            return self.read_at(indices, positions, reading)
+        except (OSError, MemoryError) as refused:
+            return self._read_again(indices, positions, reading, refused)
+
+    def _fetch_listed(
         self, positions: Int64Array, reading: ReadContext
     ) -> list[T_co | Failed]:
-        """Return the samples at positions, or their substitutes."""
-        indices = self._samples(positions, reading.attempt)
+        indices = self.samples_at(positions, reading.attempt)
         left_out = (
             {} if reading.listed is None else reading.listed.left_out(self, indices)
         )
@@ -257,8 +269,8 @@ class Source(IndexedDataset[T_co]):
             refused = OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
             raise ShardError(os_error_message(refused, self.location)) from short
 
-    def _samples(self, positions: Int64Array, attempt: int) -> Int64Array:
-        """Return the samples at positions, or of that attempt."""
+    def samples_at(self, positions: Int64Array, attempt: int) -> Int64Array:
+        """Return the samples at positions; of a later attempt, their substitutes."""
         if self.count == 0:
             raise EmptyDatasetError(f"{self._told_name} has no samples to read")
         if attempt == 0:

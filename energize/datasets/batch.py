@@ -26,7 +26,7 @@ from energize.core.description import function_name, generates
 from energize.core.failures import Failed
 from energize.core.lanes import WorkerConfig
 from energize.core.loss_weights import Keep, carried, carried_one_by_one, joined
-from energize.core.node import INFINITE, NodeTraits
+from energize.core.node import INFINITE, NodeTraits, Origin, Routes
 from energize.core.padded import Padded, has_padding
 from energize.core.stream import (
     ContentStream,
@@ -39,10 +39,8 @@ from energize.core.stream import (
 )
 from energize.core.trace import (
     MAX_ATTEMPTS,
-    Origin,
     ReadContext,
     Request,
-    Routes,
     making,
 )
 from energize.datasets.blend import BlendDataset

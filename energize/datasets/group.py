@@ -19,7 +19,7 @@ from energize.core.description import function_name, generates
 from energize.core.failures import Failed
 from energize.core.lanes import WorkerConfig
 from energize.core.loss_weights import carried
-from energize.core.node import NodeTraits
+from energize.core.node import NodeTraits, Origin
 from energize.core.padded import with_marks
 from energize.core.stream import (
     LaneReader,
@@ -33,7 +33,9 @@ from energize.core.stream import (
     sample_keys_of,
     state_field,
 )
-from energize.core.trace import Origin, ReadContext
+from energize.core.trace import (
+    ReadContext,
+)
 from energize.datasets.rounds import FoundDataset, keyed_by, nothing_made, origins_of
 from energize.errors import ConfigError, EncoderError
 

@@ -17,11 +17,13 @@ from energize.core.dataset import Dataset, IndexedDataset
 from energize.core.description import described
 from energize.core.failures import Failed
 from energize.core.lanes import WorkerConfig
-from energize.core.node import INFINITE, NodeTraits
+from energize.core.node import INFINITE, NodeTraits, Routes, Span
 from energize.core.stream import (
     sample_keys_of,
 )
-from energize.core.trace import ReadContext, Routes, Span
+from energize.core.trace import (
+    ReadContext,
+)
 from energize.datasets.rounds import RoundsDataset, Step, Taken, alone, keyed_by
 from energize.errors import ConfigError, NotIndexedError
 from energize.order.cost import levelled

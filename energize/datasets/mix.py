@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeVar
 
 from energize.core.arrays import FloatArray, Int64Array
 from energize.core.dataset import IndexedDataset
-from energize.core.trace import Routes, Span
+from energize.core.node import Routes, Span
 from energize.core.tree import one_each
 from energize.order.scheme import Scheme
 

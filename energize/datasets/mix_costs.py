@@ -15,7 +15,7 @@ from energize.core.blends import ContinuedDataset
 from energize.core.costs import ColumnCost, Cost, ItemCost
 from energize.core.dataset import Dataset, IndexedDataset
 from energize.core.description import digest
-from energize.core.node import INFINITE
+from energize.core.node import INFINITE, SourceNode
 from energize.core.rng import derive
 from energize.data.source import Source
 from energize.errors import ConfigError, NotIndexedError
@@ -182,7 +182,7 @@ def _endless_cycle(
     return Cycle(together // taken[0], together // cycle.items * cycle.cost)
 
 
-def _total_cost(source: Source[Any], unit: ColumnCost) -> tuple[float, str]:
+def _total_cost(source: SourceNode[Any], unit: ColumnCost) -> tuple[float, str]:
     """Return the total cost of the samples of a source, and a digest of the costs."""
     total = 0.0
     seen = hashlib.blake2b(digest_size=16)

@@ -17,17 +17,13 @@ from energize.core.arrays import Int64Array
 from energize.core.checks import checked_whole
 from energize.core.dataset import Dataset, IndexedDataset
 from energize.core.lanes import WorkerConfig
-from energize.core.node import INFINITE, NodeTraits
+from energize.core.node import INFINITE, NodeTraits, Routes, Span
 from energize.core.rng import ShuffleOrder
 from energize.core.stream import (
     ChainStream,
     LimitStream,
     Opening,
     Stream,
-)
-from energize.core.trace import (
-    Routes,
-    Span,
 )
 from energize.core.tree import one_each
 from energize.datasets.mix import MixDataset, MixOrder

@@ -18,12 +18,8 @@ from energize.core.checks import (
     checked_flag,
     raised_as,
 )
-from energize.core.node import NodeTraits
+from energize.core.node import NodeTraits, Routes, Span
 from energize.core.rng import derive
-from energize.core.trace import (
-    Routes,
-    Span,
-)
 from energize.core.tree import padding
 from energize.data.selection import source_labels
 from energize.datasets.batch import BatchDataset, members_between, same

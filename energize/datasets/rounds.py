@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, TypeVar
 from energize.core import tree
 from energize.core.dataset import Dataset
 from energize.core.description import functions_of, label_of
-from energize.core.node import INFINITE, NodeTraits
+from energize.core.node import INFINITE, NodeTraits, Origin
 from energize.core.padded import with_marks
 from energize.core.rng import derive
 from energize.core.stream import (
@@ -32,7 +32,9 @@ from energize.core.stream import (
     most_in_vain,
     skip_items,
 )
-from energize.core.trace import Origin, ReadContext
+from energize.core.trace import (
+    ReadContext,
+)
 from energize.errors import EmptyDatasetError
 
 T = TypeVar("T")

@@ -15,7 +15,7 @@ from energize.core.arrays import Int64Array
 from energize.core.blends import ContinuedDataset
 from energize.core.dataset import Dataset, IndexedDataset
 from energize.core.description import digest
-from energize.core.lanes import Lane, WorkerConfig
+from energize.core.lanes import WorkerConfig
 from energize.core.node import INFINITE, NodeTraits
 from energize.core.stream import (
     MixStream,
@@ -292,8 +292,8 @@ class _Stages(NamedTuple):
     def check_state(self, state: State) -> None:
         _check_stage(self.dataset.plan, state)
 
-    def watcher(self, lane: Lane) -> Callable[[int], None] | None:
-        return None if lane.index else _StageLog(self.dataset).note
+    def watcher(self, lane: int) -> Callable[[int], None] | None:
+        return None if lane else _StageLog(self.dataset).note
 
 
 class _StagedStream(MixStream[T]):

@@ -27,11 +27,14 @@ from energize.core.loss_weights import (
     checked_factor,
     weighed,
 )
-from energize.core.node import NodeTraits
+from energize.core.node import NodeTraits, Origin
 from energize.core.randomness import current_window, defer
 from energize.core.rng import derive
 from energize.core.stream import by_keys
-from energize.core.trace import Origin, ReadContext, Request
+from energize.core.trace import (
+    ReadContext,
+    Request,
+)
 from energize.datasets.rounds import (
     Origins,
     RoundsDataset,

@@ -16,9 +16,13 @@ from itertools import repeat
 from typing import Any, NamedTuple, TypeVar
 
 from energize.core.ignored import said_once
+from energize.core.node import Origin
 from energize.core.reader import NOTHING, QUICK_SECONDS, DatasetReader, Made, Reader
 from energize.core.stream import State
-from energize.core.trace import READY, Origin, ReadContext
+from energize.core.trace import (
+    READY,
+    ReadContext,
+)
 from energize.loader.failures import FailureLog
 from energize.loader.pool import WorkerPool
 from energize.loader.shipping import (

@@ -24,9 +24,12 @@ from energize.core.costs import ColumnCost
 from energize.core.dataset import Dataset, IndexedDataset
 from energize.core.description import label_of
 from energize.core.lanes import Lane
+from energize.core.node import Refs, SourceNode
 from energize.core.restoring import without_loops
 from energize.core.stream import lanes_of
-from energize.core.trace import ReadContext, Refs
+from energize.core.trace import (
+    ReadContext,
+)
 from energize.data.join import JoinedSource
 from energize.data.selection import PropertySource
 from energize.data.source import Source
@@ -491,7 +494,7 @@ def spent_until(
     return np.stack(found)
 
 
-def _mean(measure: ColumnCost, source: Source[Any]) -> float:
+def _mean(measure: ColumnCost, source: SourceNode[Any]) -> float:
     total = 0.0
     for start in range(0, source.count, _AT_ONCE):
         index = np.arange(start, min(start + _AT_ONCE, source.count), dtype=np.int64)
@@ -635,7 +638,7 @@ def batches_read(
 
 
 def planned_samples(
-    sources: tuple[Source[Any], ...], labels: list[str], refs: Refs, *, keys: bool
+    sources: tuple[SourceNode[Any], ...], labels: list[str], refs: Refs, *, keys: bool
 ) -> list[PlannedSample]:
     """Return the samples that are referred to, in their order."""
     samples: dict[int, PlannedSample] = {}
@@ -650,7 +653,7 @@ def planned_samples(
 
 
 def _located(
-    source: Source[Any], index: Int64Array, *, keys: bool
+    source: SourceNode[Any], index: Int64Array, *, keys: bool
 ) -> Iterator[tuple[str | None, int, str | None]]:
     """Return the shard of each sample, its number there, and its key; of a joined one,
     those of its first part.

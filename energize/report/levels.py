@@ -17,8 +17,12 @@ import numpy as np
 from energize.core import tree
 from energize.core.arrays import BoolArray, FloatArray, Int64Array, rows_by_value
 from energize.core.dataset import Dataset, IndexedDataset
+from energize.core.node import Origin, SourceNode
 from energize.core.reader import Made
-from energize.core.trace import Origin, Trace, consumed
+from energize.core.trace import (
+    Trace,
+    consumed,
+)
 from energize.core.tree import one_each
 from energize.data.selection import input_labels, source_labels
 from energize.datasets.blend import BlendDataset
@@ -27,7 +31,7 @@ from energize.datasets.quota import QuotaDataset
 from energize.datasets.stages import StagedDataset
 
 if TYPE_CHECKING:
-    from energize.data.source import Source
+    pass
 
 _NAMED = 2
 """Sources that a level without a name is called by."""
@@ -50,7 +54,7 @@ class MixLevel:
     parts: list[MixLevel] = field(default_factory=list)
     members: list[range] = field(default_factory=list)
     above: tuple[Dataset[Any], ...] = ()
-    source: Source[Any] | None = None
+    source: SourceNode[Any] | None = None
     given: tuple[str | None, ...] = ()
     """The names of `path`, with None for those that were not given."""
     called: str | None = None

@@ -98,7 +98,7 @@ def test_a_damaged_partner_fails_the_row_and_another_row_takes_its_place(folder)
     data[at : at + 4] = b"x\x007."
     shard.write_bytes(data)
     joined = JoinedSource(*sources(folder)[:2], nonmatch=("skip",))
-    failed = joined._fetch(np.array([4]), ReadContext())
+    failed = joined.fetch(np.array([4]), ReadContext())
     assert isinstance(failed[0], Failed)
     assert "b/s0.tar" in failed[0].where
     assert read(joined.part(0, 4)) == [

@@ -135,7 +135,7 @@ def _tar(write: Callable[[io.BufferedWriter], Any], place: Path) -> Callable[[],
             folder, split_ratios={"train": 1}, sample_type="CrudeWebdataset", workers=1
         )
         source = WebdatasetSource(folder, split_part="train")
-        [sample] = source._fetch(np.zeros(1, dtype=np.int64), ReadContext())
+        [sample] = source.fetch(np.zeros(1, dtype=np.int64), ReadContext())
         if isinstance(sample, Failed):
             raise sample.reason
         return sample

@@ -47,8 +47,8 @@ from energize import (
 from energize.core import limits
 from energize.core.config import unpacked
 from energize.core.dataset import IndexedDataset
+from energize.core.node import Routes
 from energize.core.reader import StreamReader
-from energize.core.trace import Routes
 from energize.errors import ConfigError, StateError, StateMismatchError, WeightError
 from tests.support.loading import loader_of, prints, take, with_pid
 from tests.support.states import resealed

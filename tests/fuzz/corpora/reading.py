@@ -62,7 +62,7 @@ def trained(path: Path, encoder: AsTheyAre, steps: int) -> Seen:
 
 def fetched(source: IndexedDataset[Any]) -> Seen:
     """Every item of an epoch by its position; failed ones are what is reported."""
-    found = source._fetch(
+    found = source.fetch(
         np.arange(min(source.size, 1000), dtype=np.int64), ReadContext()
     )
     failed = [each for each in found if isinstance(each, Failed)]
