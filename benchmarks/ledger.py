@@ -43,7 +43,7 @@ from energize import (
     WorkerConfig,
     get_loader,
 )
-from energize.core.padded import UNMARKED
+from energize.core.padding import UNMARKED
 from energize.report import Book, Ledger
 
 __all__ = ["CASES", "main"]

@@ -29,7 +29,7 @@ GROUPS = {
     "datasets": "datasets core.dataset core.stream",
     "samples": "core.samples core.stores",
     "encoders": "task packing",
-    "mixing": "mixing order core.costs core.loss_weights",
+    "mixing": "mixing order core.costs core.loss_weights core.means",
     "preparing": "preparation",
     "errors": "errors",
     "energon": "energon extras",

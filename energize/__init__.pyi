@@ -11,15 +11,10 @@ from .core.costs import ColumnCost, ItemCost
 from .core.dataset import Dataset, IndexedDataset
 from .core.failures import Failed, FailurePolicy
 from .core.lanes import Lane, WorkerConfig
-from .core.loss_weights import (
-    batch_weights,
-    effective_sample_size,
-    is_padding,
-    padding_rows,
-    total_weight,
-    weighted_mean,
-)
+from .core.loss_weights import batch_weights
+from .core.means import effective_sample_size, total_weight, weighted_mean
 from .core.node import INFINITE, Refs
+from .core.padding import is_padding, padding_rows
 from .core.reader import Reader
 from .core.restoring import restore_sample
 from .core.samples import (

@@ -16,9 +16,15 @@ from typing import Any
 import numpy as np
 import PIL.Image
 
-from energize.core.loss_weights import PADDING, STORED_KEY, WEIGHTS
+from energize.core.loss_weights import WEIGHTS
 from energize.core.media import MediaDecoder
-from energize.core.records import fields_of, format_sample_detailed, is_record
+from energize.core.padding import PADDING
+from energize.core.records import (
+    STORED_KEY,
+    fields_of,
+    format_sample_detailed,
+    is_record,
+)
 from energize.core.turns import Turn, messages_of
 from energize.errors import EnergizeError, NotIndexedError, visible
 

@@ -1,5 +1,5 @@
-"""How much samples count in the loss: where items have their weights, how these travel,
-and means.
+"""How much samples count in the loss: where items have their weights, and how weights
+travel.
 
 A sample has up to two weights, which multiply: `__sample_weight__`, the product of what
 its sources say, and `sample_weight`, what its encoder says. A batch, and a pack, has
@@ -13,17 +13,14 @@ import copy
 import dataclasses
 import math
 from collections import UserDict
-from collections.abc import Callable, Iterable, Sequence
-from functools import lru_cache, partial
-from typing import Any, NamedTuple, TypeAlias, TypeVar, cast
-
-import numpy as np
-import numpy.typing as npt
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, TypeAlias, TypeVar, cast
 
 from energize.core.arrays import as_tensor
 from energize.core.checks import real_number
 from energize.core.lazy import torch
-from energize.errors import ConfigError, ReturnError, WeightError
+from energize.errors import ReturnError, WeightError
 
 T = TypeVar("T")
 
@@ -135,17 +132,17 @@ def default_get_batch_keys(batch: Any) -> list[str] | None:
     return None
 
 
-def _listed_keys(item: Any) -> list[str] | None:
+def listed_keys(item: Any) -> list[str] | None:
     """Return the keys of the samples of a batch; None where it lists none, and for a
     sample.
     """
     return None if isinstance(item, list) else default_get_batch_keys(item)
 
 
-def _keys_of(item: Any) -> list[str]:
+def keys_of(item: Any) -> list[str]:
     """Return the keys of a batch, or that of a sample; nothing where there is none."""
     key = field_of(item, "__key__")
-    return _listed_keys(item) or ([key] if isinstance(key, str) else [])
+    return listed_keys(item) or ([key] if isinstance(key, str) else [])
 
 
 def counted(batch: Any) -> int:
@@ -154,7 +151,7 @@ def counted(batch: Any) -> int:
 
     Raises `WeightError` where neither tells.
     """
-    keys = _listed_keys(batch)
+    keys = listed_keys(batch)
     if keys is not None:
         return len(keys)
     if isinstance(batch, _KEYED):
@@ -248,7 +245,7 @@ def weighed(item: T, factor: float, *, batched: bool = False) -> T:
         return cast("T", [weighed(each, factor) for each in item])
     weights = field_of(item, WEIGHTS)
     before = field_of(item, WEIGHT)
-    is_batch = batched or _listed_keys(item) is not None
+    is_batch = batched or listed_keys(item) is not None
     is_pack = before is None and field_of(item, "cu_seqlens") is not None
     if weights is None and (is_batch or is_pack):
         size = counted(item) if is_batch else _pieces(item)
@@ -271,7 +268,7 @@ def zeroed(item: T) -> T:
     >>> zeroed({"__key__": ["a", "b"]})
     {'__key__': ['a', 'b'], 'sample_weights': tensor([0., 0.])}
     """
-    untold = isinstance(item, dict) and not tells(item) and _listed_keys(item) is None
+    untold = isinstance(item, dict) and not tells(item) and listed_keys(item) is None
     if untold or isinstance(item, list):  # nobody asked it to have weights
         return item
     try:
@@ -314,7 +311,7 @@ def _weights(items: Sequence[Any], *, packs: bool) -> torch.Tensor | None:
     """
     if not any(map(tells, items)):  # mostly so, and cheap to see
         return None
-    batches = any(_listed_keys(each) is not None for each in items)
+    batches = any(listed_keys(each) is not None for each in items)
     if packs and not batches:
         for each in items:
             _check_single(each)
@@ -409,8 +406,8 @@ def carried(given: Any, made: T, *, several: bool = False, together: bool = Fals
     weights = field_of(given, WEIGHTS)
     if weights is None:
         return _with_weight(given, made)
-    before = _listed_keys(given)
-    keys = _listed_keys(made)
+    before = listed_keys(given)
+    keys = listed_keys(made)
     if before is not None and keys is not None:
         weights = _by_key(before, keys, weights)
     elif several:
@@ -481,8 +478,8 @@ def _gathered(
         return _without_weight(made)
     if type(made) in (list, tuple) and any(map(is_weighed, cast("Any", made))):
         return made  # a list of the samples, which carry their weights
-    given = [key for each in items for key in _keys_of(each)]
-    keys = _listed_keys(made)
+    given = [key for each in items for key in keys_of(each)]
+    keys = listed_keys(made)
     if keys is not None and len(given) == len(weights):
         weights = _by_key(given, keys, weights)
     elif several:
@@ -551,344 +548,3 @@ def _by_key(given: list[str], keys: list[str], weights: torch.Tensor) -> torch.T
             f"has; {remedy}"
         )
     return weights[[at[key] for key in keys]]
-
-
-# The mean of weighted losses over a whole global batch, however it is divided.
-
-Weights: TypeAlias = Any
-"""A tensor of weights, or a batch with its `sample_weights`; without them each sample
-counts 1."""
-
-PADDING = "__padding__"
-"""The attribute, or in a dict the key, that marks an item as padding."""
-
-UNWEIGHED = "unweighed"
-"""What that attribute is, instead of True, of what had no weights before it was
-marked."""
-
-
-class PaddedRows(NamedTuple):
-    """What that attribute is where some `of` so many rows are padding; `is_unweighed`
-    if the item had no weights before.
-    """
-
-    rows: tuple[int, ...]
-    of: int
-    is_unweighed: bool
-
-
-def weighted_mean(
-    loss: torch.Tensor,
-    weights: torch.Tensor | None = None,
-    *,
-    total: torch.Tensor | float | None = None,
-    group: Any = None,
-) -> torch.Tensor:
-    """Return the mean of `loss`, weighted, over the global batch: a scalar to call
-    `backward()` on.
-
-    `loss` and `weights` have one shape, such as (batch,) with a loss for each sample,
-    or (tokens,) with one for each token; without weights each entry counts 1. The
-    result is sum(weights * loss) of this rank, divided by the weights of the whole
-    global batch, times the number of ranks. So when DistributedDataParallel or FSDP
-    have averaged gradients over the ranks, the gradient is that of sum(w * l) / sum(w)
-    over all samples of the global batch, on any number of ranks with any numbers of
-    samples; and that is also the mean of the results of the ranks.
-
-    `total` are the weights of the global batch: over all ranks and, where gradients are
-    accumulated, over all its micro batches, from `total_weight`. Without it, this batch
-    is all of it on this rank, and the ranks tell each other what theirs are: a
-    collective of one number, for which all call this. `group` is the process group of
-    those that average their gradients, by default all; without torch.distributed there
-    is one rank.
-
-    Where all weights are 0 the result is 0, and so is its gradient. An entry that
-    counts 0 adds 0, also if its loss is not finite.
-
-    Raises `ConfigError` for tensors of different shapes.
-
-    >>> weighted_mean(torch.tensor([1.0, 2.0]), torch.tensor([3.0, 1.0]))
-    tensor(1.2500)
-    """
-    if not isinstance(loss, torch.Tensor) or not isinstance(
-        weights, torch.Tensor | None
-    ):
-        kinds = f"a {type(loss).__name__} and a {type(weights).__name__}"
-        raise ConfigError(
-            f"weighted_mean takes tensors, a loss and its weights; got {kinds}"
-        )
-    weights = torch.ones_like(loss) if weights is None else weights.to(loss.device)
-    if loss.shape != weights.shape:
-        raise ConfigError(
-            f"weighted_mean: the loss has the shape {tuple(loss.shape)} and the "
-            "weights have "
-            f"{tuple(weights.shape)}; give one loss for each sample "
-            "(reduction='none'), or each "
-            "token the weight of its sample (torch.repeat_interleave)"
-        )
-    if total is None:
-        total = total_weight(weights, group=group)
-    over = as_tensor(total, torch.float64).to(loss.device)
-    scale = torch.where(over > 0, _ranks(group) / over, torch.zeros_like(over))
-    counting = torch.where(
-        weights > 0, loss * weights, torch.zeros_like(loss * weights)
-    )
-    return counting.sum() * scale.to(counting.dtype)
-
-
-def total_weight(
-    weights: Weights | Iterable[Weights], *, group: Any = None
-) -> torch.Tensor:
-    """Return the sum of all weights, over all ranks: a float64 scalar, for
-    `weighted_mean(total=...)`.
-
-    `weights` is a tensor of weights or a batch, or several of them: the micro batches
-    that gradients are accumulated over. A batch without `sample_weights` counts its
-    samples, padding nothing. All ranks of `group` (by default all that there are) call
-    this at the same point; the collective is of one number.
-
-    Raises `ConfigError` where there are none, `WeightError` for what is neither, and
-    for a batch without weights that does not tell how many samples it has.
-
-    >>> total_weight(
-    ...     [torch.tensor([0.5, 1.0]), {"sample_weights": torch.tensor([2.0])}]
-    ... )
-    tensor(3.5000, dtype=torch.float64)
-    """
-    several = isinstance(weights, list | tuple) and not hasattr(weights, "_fields")
-    sums = [_summed(each) for each in (weights if several else [weights])]
-    if not sums:
-        raise ConfigError(
-            "total_weight: there are no weights; give those of all micro batches"
-        )
-    total = torch.stack([each.to(sums[0].device) for each in sums]).sum()
-    if _ranks(group) > 1:
-        backend = torch.distributed.get_backend(group)
-        if (
-            total.device.type == "cpu"
-            and "gloo" not in backend
-            and torch.cuda.is_available()
-        ):
-            total = total.to("cuda")
-        torch.distributed.all_reduce(total, group=group)
-    return total
-
-
-def effective_sample_size(weights: npt.ArrayLike | torch.Tensor) -> float:
-    """Return how many samples of equal weight tell as much as these: (sum of w)² / sum
-    of w².
-
-    From Kish, Survey Sampling (1965). It is as many as there are where all weights are
-    equal, less the more they differ, and 0 where all are 0. Divided by the number of
-    samples it says what part of them a weighting leaves.
-
-    >>> (
-    ...     effective_sample_size([1.0, 1.0, 1.0, 1.0]),
-    ...     effective_sample_size([2.0, 1.0, 0.0, 0.0]),
-    ... )
-    (4.0, 1.8)
-    """
-    on_host = weights.detach().cpu() if isinstance(weights, torch.Tensor) else weights
-    values = np.asarray(on_host, dtype=np.float64)
-    squares = float((values**2).sum())
-    return float(values.sum()) ** 2 / squares if squares else 0.0
-
-
-def _summed(weights: Weights) -> torch.Tensor:
-    found = weights if isinstance(weights, torch.Tensor) else field_of(weights, WEIGHTS)
-    if found is None:
-        number = (
-            0 if is_padding(weights) else counted(weights) - len(padding_rows(weights))
-        )
-        return as_tensor(number, torch.float64)
-    return found.sum(dtype=torch.float64)
-
-
-def _ranks(group: Any) -> int:
-    distributed = torch.distributed
-    if not (distributed.is_available() and distributed.is_initialized()):
-        return 1
-    return distributed.get_world_size(group)
-
-
-STORED_KEY = "__stored_key__"
-"""Where a delivered item has the `__restore_key__` that it was made with."""
-
-
-def is_padding(item: Any) -> bool:
-    """Return whether an item is padding as a whole, to be left out of losses and
-    metrics.
-
-    That is a copy that fills the last step of an epoch, or an item of a validation all
-    of whose samples failed. Where only some failed, see `padding_rows`. Dicts hold the
-    mark under the key `__padding__`, tensors, dataclasses and other objects in an
-    attribute of that name. Lists, tuples, numbers and texts have no place for it: use
-    `Loader.padding` for them.
-
-    >>> is_padding({"loss": 1.0}), is_padding({"loss": 1.0, "__padding__": True})
-    (False, True)
-    """
-    mark = _mark_of(item)
-    return mark is True or mark == UNWEIGHED
-
-
-def padding_rows(batch: Any) -> list[int]:
-    """Return the numbers of the rows of a batch that are padding, to be left out of
-    metrics.
-
-    In validation no other sample counts in place of one that failed: its row is filled
-    with a substitute, and listed here. A batch has the weight 0 for such a row in
-    `sample_weights`, if it has weights. Lists, tuples and numbers have no place for a
-    mark: use `Loader.padding_rows` for them.
-
-    Args:
-        batch: A batch, as a loader delivered it, or moved to another device since.
-
-    Returns:
-        Row numbers, ascending; empty for nearly every batch; all rows of one that is
-        padding as a whole (`is_padding`).
-
-    Raises:
-        WeightError: If the whole batch is padding, and the number of its rows is
-            unknown.
-
-    Example:
-        >>> from energize import (
-        ...     BatchDataset,
-        ...     DataError,
-        ...     ListSource,
-        ...     MapDataset,
-        ...     get_loader,
-        ... )
-        >>> def checked(number):
-        ...     if number == 2:
-        ...         raise DataError("two is damaged")
-        ...     return number
-        >>> numbers = MapDataset(ListSource(range(4)), checked)
-        >>> batches = BatchDataset(numbers, 4, lambda rows: {"x": torch.tensor(rows)})
-        >>> [batch] = get_loader(batches, role="eval")
-        >>> is_right = batch["x"] >= 0
-        >>> is_right[padding_rows(batch)] = False
-        >>> padding_rows(batch), int(is_right.sum())
-        ([2], 3)
-    """
-    mark = _mark_of(batch)
-    if isinstance(mark, PaddedRows):
-        return list(mark.rows)
-    return list(range(counted(batch))) if is_padding(batch) else []
-
-
-def has_hidden_weights(item: Any) -> bool:
-    """Return whether an item has weights only because it, or a row of it, is
-    padding.
-    """
-    mark = _mark_of(item)
-    return mark == UNWEIGHED or (isinstance(mark, PaddedRows) and mark.is_unweighed)
-
-
-def _mark_of(item: Any) -> Any:
-    return item.get(PADDING) if isinstance(item, dict) else getattr(item, PADDING, None)
-
-
-def marked(item: T) -> T:
-    """Return a shallow copy of an item that says that it is padding, where its type can
-    say it.
-
-    Its samples have the weight 0, where it has a place for weights.
-    """
-    if isinstance(item, dict):
-        return _with_mark(zeroed(item), True)
-    return _with_mark(
-        zeroed(item), UNWEIGHED if field_of(item, WEIGHTS) is None else True
-    )
-
-
-def with_padding(item: T, rows: Sequence[int], count: int) -> T:
-    """Return a shallow copy of an item some of whose `count` rows are padding, which
-    says so where its type can say it. These rows have the weight 0, if it has or may
-    have weights.
-    """
-    if len(rows) == count:
-        return marked(item)
-    weights = field_of(item, WEIGHTS)
-    is_unweighed = weights is None
-    if is_unweighed and (
-        _listed_keys(item) is not None or dataclasses.is_dataclass(item)
-    ):
-        weights = torch.ones(count, dtype=torch.float32, device="cpu")
-    if weights is not None and len(weights) == count:
-        weights = as_tensor(weights).clone()
-        weights[list(rows)] = 0
-        weighted = placed(item, WEIGHTS, weights)
-        item = item if weighted is None else weighted
-    return _with_mark(item, PaddedRows(tuple(rows), count, is_unweighed))
-
-
-def moved_rows(given: Any, made: Any, rows: Sequence[int]) -> tuple[int, ...]:
-    """Return where `rows` of a batch, or of a list of samples, are in what a function
-    made of it.
-
-    Rows are found by the keys that a batch lists; without such a list they stay where
-    they were.
-    """
-    after = _listed_keys(made)
-    before = _listed_keys(given)
-    if isinstance(given, list):
-        before = [key for each in given for key in _keys_of(each)]
-    if (
-        before is None
-        or after is None
-        or before == after
-        or max(rows, default=0) >= len(before)
-    ):
-        return tuple(rows)
-    places: dict[str, list[int]] = {}
-    for row, key in enumerate(after):
-        places.setdefault(key, []).append(row)
-    wanted = [places.get(before[row], []) for row in rows]
-    # A substitute has the key of the sample that it is a copy of: which of the two is
-    # no matter.
-    return tuple(sorted(each.pop() for each in wanted if each))
-
-
-def _with_mark(item: T, mark: Any) -> T:
-    other: Any = (
-        item.view_as(item) if isinstance(item, torch.Tensor) else copy.copy(item)
-    )
-    try:
-        if isinstance(item, dict):
-            other[PADDING] = mark
-        else:
-            object.__setattr__(other, PADDING, mark)
-    except (
-        AttributeError,
-        TypeError,
-    ):  # it has neither a __dict__ nor a slot of that name
-        if not dataclasses.is_dataclass(item):
-            return item
-        object.__setattr__(
-            other, "__class__", _padding_type(cast("Any", type(other)), mark)
-        )
-    return cast("T", other)
-
-
-@lru_cache(maxsize=256)
-def _padding_type(kind: Any, mark: Any) -> Any:
-    """Return a type of the instances of a dataclass with slots that have this mark."""
-    own = {
-        "__slots__": (),
-        "__module__": kind.__module__,
-        "__reduce_ex__": _reduced,
-        PADDING: mark,
-    }
-    return type(kind)(kind.__name__, (kind,), own)
-
-
-def _new_padding(kind: Any, mark: Any) -> Any:
-    return object.__new__(_padding_type(kind, mark))
-
-
-def _reduced(item: Any, protocol: Any) -> tuple[Any, ...]:
-    kind: Any = type(item).__base__
-    mark = getattr(item, PADDING)
-    return _new_padding, (kind, mark), *kind.__reduce_ex__(item, protocol)[2:]

@@ -23,6 +23,9 @@ from energize.errors import (
 
 T = TypeVar("T")
 
+STORED_KEY = "__stored_key__"
+"""Where a delivered item has the `__restore_key__` that it was made with."""
+
 MAKE_ALIKE = "make them alike in encode_sample, or join them in a function of your own"
 
 

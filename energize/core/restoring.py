@@ -24,9 +24,9 @@ from energize.core import limits, tree
 from energize.core.dataset import Dataset, IndexedDataset
 from energize.core.failures import Failed
 from energize.core.lanes import Lane
-from energize.core.loss_weights import STORED_KEY
 from energize.core.node import LAST_START
-from energize.core.padded import with_marks
+from energize.core.padding import with_marks
+from energize.core.records import STORED_KEY
 from energize.core.samples import Markable
 from energize.core.stream import (
     MOST_COUNTED,

@@ -4,7 +4,6 @@ name.
 
 from __future__ import annotations
 
-import dataclasses
 import sys
 from abc import ABCMeta
 from collections import abc
@@ -12,19 +11,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from inspect import Signature, get_annotations, signature
 from itertools import chain
-from types import FunctionType, MappingProxyType
+from types import MappingProxyType
 from typing import Any, Self, TypeVar, cast
 
 from energize.core.lazy import torch
-from energize.core.loss_weights import (
-    PADDING,
-    STORED_KEY,
-    WEIGHT,
-    WEIGHTS,
-    has_hidden_weights,
-)
+from energize.core.loss_weights import WEIGHT, WEIGHTS
 from energize.core.media import MediaDecoder
+from energize.core.padding import HIDDEN_WEIGHTS, PADDING, has_hidden_weights
 from energize.core.records import (
+    STORED_KEY,
     build,
     fields_of,
     format_sample_compact,
@@ -108,99 +103,92 @@ def asked(value: T, method: str, *given: Any, **options: Any) -> T:
 # What all samples have in common.
 
 
-class _Fields(dict[str, Any]):
-    """The fields of a class; of an object without the `hidden` ones for which it has no
-    value.
+class _ItemFields(dict[str, Any]):
+    """The fields of a class; of an object, without the weights that it does not have.
+
+    `dataclasses.fields` and `asdict` of an object read them here, so they contain what
+    the user made.
     """
 
-    hidden: tuple[str, ...] = ()
+    unset: tuple[str, ...] = ()
 
-    def __get__(self, item: Any, kind: type) -> dict[str, Any]:
+    def __get__(self, item: Any, owner: type) -> dict[str, Any]:
         if item is None:
             return self
-        left_out = [name for name in self.hidden if getattr(item, name, None) is None]
-        return (
-            {n: each for n, each in self.items() if n not in left_out}
-            if left_out
-            else self
-        )
+        hidden = [name for name in self.unset if getattr(item, name, None) is None]
+        if not hidden:
+            return self
+        return {name: field for name, field in self.items() if name not in hidden}
 
 
-def _in_short(item: Any) -> str:
+def _is_of_package(owner: type) -> bool:
+    return owner.__module__.startswith("energize.")
+
+
+class _HidesUnsetWeights(ABCMeta):
+    """Has `dataclass` store the fields of a class as `_ItemFields`."""
+
+    def __setattr__(cls, name: str, value: Any) -> None:
+        if name == "__dataclass_fields__":
+            value = _ItemFields(value)
+            declared: set[str] = set()
+            for base in cls.__mro__:
+                if not _is_of_package(base):
+                    declared.update(get_annotations(base))
+            value.unset = tuple(
+                weight
+                for weight in (WEIGHT, WEIGHTS)
+                if weight in value and weight not in declared
+            )
+        super().__setattr__(name, value)
+
+
+def _short_repr(item: Any) -> str:
     """Return the fields of a sample or a batch in one line; of tensors their shape and
     type.
     """
     hidden = ("__restore_key__", "__sources__")
-    own = [
-        (n, value) for n, value in _shown(item) if value is not None and n not in hidden
+    texts = [
+        f"{name}={format_sample_compact(value, 2, 4, 60)}"
+        for name, value in _repr_fields(item)
+        if value is not None and name not in hidden
     ]
-    told = (f"{n}={format_sample_compact(value, 2, 4, 60)}" for n, value in own)
-    return f"{type(item).__name__}({', '.join(told)})"
+    return f"{type(item).__name__}({', '.join(texts)})"
 
 
-def _shown(item: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the fields of a dataclass that a `repr` of it has."""
-    known = getattr(type(item), "__dataclass_fields__", {})
-    yield from (
-        (name, getattr(item, name, None)) for name, each in known.items() if each.repr
-    )
+def _repr_fields(item: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the fields of a dataclass that its `repr` contains."""
+    for name, each in getattr(type(item), "__dataclass_fields__", {}).items():
+        if each.repr:
+            yield name, getattr(item, name, None)
 
 
-class _WithFields(ABCMeta):
-    """Gives classes their fields as `_Fields`, when `dataclass` makes them dataclasses,
-    and a short `repr` where they have none of their own.
+class Markable(metaclass=_HidesUnsetWeights):
+    """Base of classes with slots, whose items have a place for the marks of a loader.
+
+    `dataclasses.fields` of an object contain the weights only if it has them, or if its
+    user declared them; so `asdict` is what the user made. Classes without a `__repr__`
+    of their own get a short one.
     """
 
-    def __new__(
-        cls, name: str, bases: Any, namespace: dict[str, Any], **options: Any
-    ) -> Any:
-        if all(each.__repr__ in (object.__repr__, _in_short) for each in bases):
-            namespace = {"__repr__": _in_short, **namespace}
-        return super().__new__(cls, name, bases, namespace, **options)
+    __slots__ = (PADDING, HIDDEN_WEIGHTS, STORED_KEY)
 
-    def __setattr__(cls, name: str, value: Any) -> None:
-        if name == "__dataclass_fields__":
-            value = _Fields(value)
-            own = {
-                n
-                for each in cls.__mro__
-                if not is_ours(each)
-                for n in get_annotations(each)
-            }
-            value.hidden = tuple(
-                n for n in (WEIGHT, WEIGHTS) if n in value and n not in own
-            )
-            for each in value.values():
-                if each.name in dir(abc.MutableMapping) and isinstance(
-                    each.default, FunctionType
-                ):
-                    each.default = (
-                        dataclasses.MISSING
-                    )  # a field of that name, no method
-        super().__setattr__(name, value)
+    __rich_repr__ = _repr_fields
 
-
-def is_ours(kind: type) -> bool:
-    """Return whether a class is one of energize."""
-    return kind.__module__.startswith("energize.")
-
-
-class Markable(metaclass=_WithFields):
-    """Base of classes with slots, whose items have a place for what a loader says of
-    them.
-
-    `dataclasses.fields` of an object has those for weights only where it has one,
-    unless its user declared them; so `asdict` is what the user made.
-    """
-
-    __slots__ = (PADDING, STORED_KEY)
-
-    __rich_repr__ = _shown
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        inherited = {base.__repr__ for base in cls.__bases__}
+        if "__repr__" not in cls.__dict__ and inherited <= _PLAIN_REPRS:
+            cls.__repr__ = _short_repr  # type: ignore[method-assign]
 
     def _repr_html_(self) -> str:
         from energize.core.html import item_html, notebook
 
         return notebook(item_html(self))
+
+
+_PLAIN_REPRS = {object.__repr__, _short_repr}
+"""The representations that a class may lose for a short one."""
 
 
 RestoreKey = tuple[Any, ...]
@@ -333,7 +321,7 @@ class _Name(str):
         return str, (str(self),)
 
 
-class _Rebuilt(_WithFields):
+class _Rebuilt(_HidesUnsetWeights):
     """Has classes made again of their own items: `type(batch)({name: value, ...})`, as
     trainers do to move a batch, is the batch with these values; names know what no item
     says, as padding.
@@ -360,6 +348,15 @@ class Items(Markable, abc.MutableMapping[str, Any], metaclass=_Rebuilt):
     """
 
     __slots__ = ()
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "__dataclass_fields__" in cls.__dict__:  # a copy, which `slots=True` makes
+            return
+        for name in get_annotations(cls):
+            is_method = hasattr(abc.MutableMapping, name)
+            if is_method and name not in cls.__dict__:  # or the method is its default
+                setattr(cls, name, field())
 
     def __iter__(self) -> Iterator[str]:
         left_out = METADATA - (set() if has_hidden_weights(self) else {WEIGHTS})

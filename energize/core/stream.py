@@ -35,7 +35,7 @@ from energize.core.failures import Failed
 from energize.core.lanes import SINGLE_LANE, Lane
 from energize.core.loss_weights import field_of
 from energize.core.node import INFINITE, LAST_START, IndexedNode, Node, Origin, Routes
-from energize.core.padded import Padded, unpadded
+from energize.core.padding import Padded, unpadded
 from energize.core.randomness import defer
 from energize.core.rng import derive, hash_positions
 from energize.core.trace import (

@@ -28,9 +28,8 @@ from energize.core.failures import (
     FailureSink,
     LeftOut,
 )
-from energize.core.loss_weights import moved_rows
 from energize.core.node import IndexedNode, Node, Origin, Refs, Routes, SourceNode
-from energize.core.padded import Padded, has_padding, unpadded
+from energize.core.padding import Padded, has_padding, moved_rows, unpadded
 from energize.core.quarantine import Listed
 from energize.core.randomness import defer, read_in_window
 from energize.core.rng import derive

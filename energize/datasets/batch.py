@@ -27,7 +27,7 @@ from energize.core.failures import Failed
 from energize.core.lanes import WorkerConfig
 from energize.core.loss_weights import Keep, carried, carried_one_by_one, joined
 from energize.core.node import INFINITE, NodeTraits, Origin, Routes
-from energize.core.padded import Padded, has_padding
+from energize.core.padding import Padded, has_padding
 from energize.core.stream import (
     ContentStream,
     LaneShare,

@@ -20,7 +20,7 @@ from energize.core.failures import Failed
 from energize.core.lanes import WorkerConfig
 from energize.core.loss_weights import carried
 from energize.core.node import NodeTraits, Origin
-from energize.core.padded import with_marks
+from energize.core.padding import with_marks
 from energize.core.stream import (
     LaneReader,
     Opening,

@@ -17,7 +17,7 @@ from energize.core.dataset import Dataset
 from energize.core.description import label_of
 from energize.core.failures import Failed
 from energize.core.lanes import Lane
-from energize.core.padded import with_marks
+from energize.core.padding import with_marks
 from energize.core.rng import derive, hash_positions
 from energize.core.stream import (
     LaneReader,

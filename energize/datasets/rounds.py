@@ -22,7 +22,7 @@ from energize.core import tree
 from energize.core.dataset import Dataset
 from energize.core.description import functions_of, label_of
 from energize.core.node import INFINITE, NodeTraits, Origin
-from energize.core.padded import with_marks
+from energize.core.padding import with_marks
 from energize.core.rng import derive
 from energize.core.stream import (
     LaneReader,

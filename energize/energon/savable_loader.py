@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, default_convert
 from energize.core import lanes
 from energize.core.config import leaves
 from energize.core.dataset import Dataset
-from energize.core.loss_weights import STORED_KEY
+from energize.core.records import STORED_KEY
 from energize.core.stream import State
 from energize.data.source import ShardedSource
 from energize.energon.failures import HandlerPolicy

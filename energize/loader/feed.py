@@ -16,7 +16,7 @@ import numpy as np
 
 from energize.core import tree
 from energize.core.lanes import Lane, Ranks
-from energize.core.padded import UNMARKED, Marks, Padded, with_marks
+from energize.core.padding import UNMARKED, Marks, Padded, with_marks
 from energize.core.reader import NOTHING, Made
 from energize.core.restoring import ITEM, lane_key
 from energize.core.stream import State

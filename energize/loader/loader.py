@@ -32,7 +32,7 @@ from energize.core.failures import FailurePolicy, OnError
 from energize.core.ignored import accepted
 from energize.core.lanes import Ranks, WorkerConfig
 from energize.core.lazy import torch
-from energize.core.padded import UNMARKED, Marks
+from energize.core.padding import UNMARKED, Marks
 from energize.core.quarantine import path_for_rank
 from energize.core.reader import Made
 from energize.core.restoring import has_place, restore_sample, with_key

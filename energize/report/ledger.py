@@ -24,7 +24,7 @@ from energize.core.failures import LeftOut
 from energize.core.loss_weights import OWN, WEIGHTS, field_of, weight_of
 from energize.core.loss_weights import WEIGHT as OF_SOURCES
 from energize.core.node import INFINITE
-from energize.core.padded import Marks
+from energize.core.padding import Marks
 from energize.core.progress import counted
 from energize.core.reader import Made
 from energize.datasets.quota import QuotaDataset

@@ -39,7 +39,8 @@ from energize import (
     get_loader,
 )
 from energize.core.config import config_of
-from energize.core.loss_weights import total_weight, weighed, weight_of
+from energize.core.loss_weights import weighed, weight_of
+from energize.core.means import total_weight
 from energize.packing import concat_pack
 from energize.task.hooks import generic_batch, generic_concat
 

@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from torch.utils.data import default_collate
 
 import energize as ez
-from energize.core.loss_weights import field_of, marked, weight_of
+from energize.core.loss_weights import field_of, weight_of
+from energize.core.padding import marked
 from tests.support.refusals import check_refusals
 
 

@@ -15,8 +15,9 @@ import pytest
 import torch
 from torch.utils.data import default_convert
 
-from energize import Batch, is_padding, padding_rows
-from energize.core.loss_weights import default_get_batch_keys, marked, with_padding
+from energize import Batch, ListSource, get_loader, is_padding, padding_rows
+from energize.core.loss_weights import default_get_batch_keys
+from energize.core.padding import marked, with_padding
 from energize.core.records import format_sample_detailed
 from energize.core.samples import (
     CaptioningSample,
@@ -179,11 +180,18 @@ class Pixels(Batch):
 @dataclass(slots=True)
 class Slots:
     image: torch.Tensor
+    __padding__: bool | tuple[int, ...] | None = None
+
+
+@dataclass(slots=True)
+class NoPlace:
+    image: torch.Tensor
 
 
 @dataclass(frozen=True, slots=True)
 class FrozenSlots:
     image: torch.Tensor
+    __padding__: bool | tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -267,8 +275,20 @@ def test_dataclasses_of_others_can_be_padding(kind):
             assert is_padding(found) == (rows == [0])
             assert isinstance(found, kind)
             assert found.image == 1
-            assert type(found).__name__ == kind.__name__
+            assert type(found) is kind
     assert not is_padding(batch)
+
+
+def test_a_dataclass_with_slots_has_no_place_for_marks_unless_it_declares_one():
+    batch = NoPlace(torch.ones(1))
+    assert marked(batch) is batch
+    loader = get_loader(
+        ListSource([batch]), role="eval", global_batch_size=2, micro_batch_size=1
+    )
+    assert [(loader.padding, is_padding(item)) for item in loader] == [
+        (False, False),
+        (True, False),
+    ]
 
 
 # The decorator of Megatron-Energon.

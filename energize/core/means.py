@@ -1,0 +1,155 @@
+"""Means of weighted losses over a whole global batch, however it is divided."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from energize.core.arrays import as_tensor
+from energize.core.lazy import torch
+from energize.core.loss_weights import WEIGHTS, counted, field_of
+from energize.core.padding import is_padding, padding_rows
+from energize.errors import ConfigError
+
+Weights: TypeAlias = Any
+"""A tensor of weights, or a batch with its `sample_weights`; without them each sample
+counts 1."""
+
+
+def weighted_mean(
+    loss: torch.Tensor,
+    weights: torch.Tensor | None = None,
+    *,
+    total: torch.Tensor | float | None = None,
+    group: Any = None,
+) -> torch.Tensor:
+    """Return the mean of `loss`, weighted, over the global batch: a scalar to call
+    `backward()` on.
+
+    `loss` and `weights` have one shape, such as (batch,) with a loss for each sample,
+    or (tokens,) with one for each token; without weights each entry counts 1. The
+    result is sum(weights * loss) of this rank, divided by the weights of the whole
+    global batch, times the number of ranks. So when DistributedDataParallel or FSDP
+    have averaged gradients over the ranks, the gradient is that of sum(w * l) / sum(w)
+    over all samples of the global batch, on any number of ranks with any numbers of
+    samples; and that is also the mean of the results of the ranks.
+
+    `total` are the weights of the global batch: over all ranks and, where gradients are
+    accumulated, over all its micro batches, from `total_weight`. Without it, this batch
+    is all of it on this rank, and the ranks tell each other what theirs are: a
+    collective of one number, for which all call this. `group` is the process group of
+    those that average their gradients, by default all; without torch.distributed there
+    is one rank.
+
+    Where all weights are 0 the result is 0, and so is its gradient. An entry that
+    counts 0 adds 0, also if its loss is not finite.
+
+    Raises `ConfigError` for tensors of different shapes.
+
+    >>> weighted_mean(torch.tensor([1.0, 2.0]), torch.tensor([3.0, 1.0]))
+    tensor(1.2500)
+    """
+    if not isinstance(loss, torch.Tensor) or not isinstance(
+        weights, torch.Tensor | None
+    ):
+        kinds = f"a {type(loss).__name__} and a {type(weights).__name__}"
+        raise ConfigError(
+            f"weighted_mean takes tensors, a loss and its weights; got {kinds}"
+        )
+    weights = torch.ones_like(loss) if weights is None else weights.to(loss.device)
+    if loss.shape != weights.shape:
+        raise ConfigError(
+            f"weighted_mean: the loss has the shape {tuple(loss.shape)} and the "
+            "weights have "
+            f"{tuple(weights.shape)}; give one loss for each sample "
+            "(reduction='none'), or each "
+            "token the weight of its sample (torch.repeat_interleave)"
+        )
+    if total is None:
+        total = total_weight(weights, group=group)
+    over = as_tensor(total, torch.float64).to(loss.device)
+    scale = torch.where(over > 0, _ranks(group) / over, torch.zeros_like(over))
+    counting = torch.where(
+        weights > 0, loss * weights, torch.zeros_like(loss * weights)
+    )
+    return counting.sum() * scale.to(counting.dtype)
+
+
+def total_weight(
+    weights: Weights | Iterable[Weights], *, group: Any = None
+) -> torch.Tensor:
+    """Return the sum of all weights, over all ranks: a float64 scalar, for
+    `weighted_mean(total=...)`.
+
+    `weights` is a tensor of weights or a batch, or several of them: the micro batches
+    that gradients are accumulated over. A batch without `sample_weights` counts its
+    samples, padding nothing. All ranks of `group` (by default all that there are) call
+    this at the same point; the collective is of one number.
+
+    Raises `ConfigError` where there are none, `WeightError` for what is neither, and
+    for a batch without weights that does not tell how many samples it has.
+
+    >>> total_weight(
+    ...     [torch.tensor([0.5, 1.0]), {"sample_weights": torch.tensor([2.0])}]
+    ... )
+    tensor(3.5000, dtype=torch.float64)
+    """
+    several = isinstance(weights, list | tuple) and not hasattr(weights, "_fields")
+    sums = [_summed(each) for each in (weights if several else [weights])]
+    if not sums:
+        raise ConfigError(
+            "total_weight: there are no weights; give those of all micro batches"
+        )
+    total = torch.stack([each.to(sums[0].device) for each in sums]).sum()
+    if _ranks(group) > 1:
+        backend = torch.distributed.get_backend(group)
+        if (
+            total.device.type == "cpu"
+            and "gloo" not in backend
+            and torch.cuda.is_available()
+        ):
+            total = total.to("cuda")
+        torch.distributed.all_reduce(total, group=group)
+    return total
+
+
+def effective_sample_size(weights: npt.ArrayLike | torch.Tensor) -> float:
+    """Return how many samples of equal weight tell as much as these: (sum of w)² / sum
+    of w².
+
+    From Kish, Survey Sampling (1965). It is as many as there are where all weights are
+    equal, less the more they differ, and 0 where all are 0. Divided by the number of
+    samples it says what part of them a weighting leaves.
+
+    >>> (
+    ...     effective_sample_size([1.0, 1.0, 1.0, 1.0]),
+    ...     effective_sample_size([2.0, 1.0, 0.0, 0.0]),
+    ... )
+    (4.0, 1.8)
+    """
+    on_host = weights.detach().cpu() if isinstance(weights, torch.Tensor) else weights
+    values = np.asarray(on_host, dtype=np.float64)
+    squares = float((values**2).sum())
+    return float(values.sum()) ** 2 / squares if squares else 0.0
+
+
+def _summed(weights: Weights) -> torch.Tensor:
+    values: torch.Tensor | None = weights
+    if not isinstance(weights, torch.Tensor):
+        values = field_of(weights, WEIGHTS)
+    if values is not None:
+        return values.sum(dtype=torch.float64)
+    number = 0
+    if not is_padding(weights):
+        number = counted(weights) - len(padding_rows(weights))
+    return as_tensor(number, torch.float64)
+
+
+def _ranks(group: Any) -> int:
+    distributed = torch.distributed
+    if not (distributed.is_available() and distributed.is_initialized()):
+        return 1
+    return distributed.get_world_size(group)

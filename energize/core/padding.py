@@ -1,0 +1,267 @@
+"""Padding: items, and rows of items, that fill a place and count for nothing.
+
+A mark is in an item under the name `__padding__`: True if the item is padding as a
+whole, else the numbers of its rows that are. A dict has it as an entry, other items as
+an attribute. `Sample` and `Batch` declare the attribute.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeVar, cast
+
+from energize.core.arrays import as_tensor
+from energize.core.lazy import torch
+from energize.core.loss_weights import (
+    WEIGHTS,
+    counted,
+    field_of,
+    keys_of,
+    listed_keys,
+    placed,
+    zeroed,
+)
+
+T = TypeVar("T")
+
+PADDING = "__padding__"
+"""The attribute, or in a dict the key, of the mark of an item."""
+
+HIDDEN_WEIGHTS = "__hidden_weights__"
+"""The attribute that is True if an item has weights only because of its padding."""
+
+
+def is_padding(item: Any) -> bool:
+    """Return whether an item is padding as a whole, to be left out of losses and
+    metrics.
+
+    That is a copy that fills the last step of an epoch, or an item of a validation all
+    of whose samples failed. Where only some failed, see `padding_rows`. A dict has the
+    mark under the key `__padding__`; tensors, samples, batches and other objects have
+    an attribute of that name. Lists, tuples, numbers, texts, and dataclasses with slots
+    that declare no field `__padding__` have no place for it: use `Loader.padding`.
+
+    >>> is_padding({"loss": 1.0}), is_padding({"loss": 1.0, "__padding__": True})
+    (False, True)
+    """
+    return _mark_of(item) is True
+
+
+def padding_rows(batch: Any) -> list[int]:
+    """Return the numbers of the rows of a batch that are padding, to be left out of
+    metrics.
+
+    In validation no other sample counts in place of one that failed: its row is filled
+    with a substitute, and listed here. A batch has the weight 0 for such a row in
+    `sample_weights`, if it has weights. Lists, tuples and numbers have no place for a
+    mark: use `Loader.padding_rows` for them.
+
+    Args:
+        batch: A batch, as a loader delivered it, or moved to another device since.
+
+    Returns:
+        Row numbers, ascending; empty for nearly every batch; all rows of one that is
+        padding as a whole (`is_padding`).
+
+    Raises:
+        WeightError: If the whole batch is padding, and the number of its rows is
+            unknown.
+
+    Example:
+        >>> from energize import (
+        ...     BatchDataset,
+        ...     DataError,
+        ...     ListSource,
+        ...     MapDataset,
+        ...     get_loader,
+        ... )
+        >>> def checked(number):
+        ...     if number == 2:
+        ...         raise DataError("two is damaged")
+        ...     return number
+        >>> numbers = MapDataset(ListSource(range(4)), checked)
+        >>> batches = BatchDataset(numbers, 4, lambda rows: {"x": torch.tensor(rows)})
+        >>> [batch] = get_loader(batches, role="eval")
+        >>> is_right = batch["x"] >= 0
+        >>> is_right[padding_rows(batch)] = False
+        >>> padding_rows(batch), int(is_right.sum())
+        ([2], 3)
+    """
+    mark = _mark_of(batch)
+    if mark is True:
+        return list(range(counted(batch)))
+    return list(mark) if isinstance(mark, tuple | list) else []
+
+
+def _mark_of(item: Any) -> Any:
+    return item.get(PADDING) if isinstance(item, dict) else getattr(item, PADDING, None)
+
+
+def has_hidden_weights(item: Any) -> bool:
+    """Return whether an item has weights only because it, or a row of it, is
+    padding.
+    """
+    return getattr(item, HIDDEN_WEIGHTS, None) is True
+
+
+def marked(item: T) -> T:
+    """Return a shallow copy of an item that is marked as padding, if its type has a
+    place for the mark.
+
+    Its samples have the weight 0, if it has a place for weights.
+    """
+    is_unweighed = field_of(item, WEIGHTS) is None
+    return _with_mark(zeroed(item), True, is_unweighed)
+
+
+def with_padding(item: T, rows: Sequence[int], count: int) -> T:
+    """Return a shallow copy of an item some of whose `count` rows are marked as
+    padding, if its type has a place for the mark. These rows have the weight 0, if it
+    has or may have weights.
+    """
+    if len(rows) == count:
+        return marked(item)
+    weights = field_of(item, WEIGHTS)
+    is_unweighed = weights is None
+    has_place = listed_keys(item) is not None or dataclasses.is_dataclass(item)
+    if is_unweighed and has_place:
+        weights = torch.ones(count, dtype=torch.float32, device="cpu")
+    if weights is not None and len(weights) == count:
+        weights = as_tensor(weights).clone()
+        weights[list(rows)] = 0
+        weighted = placed(item, WEIGHTS, weights)
+        item = item if weighted is None else weighted
+    return _with_mark(item, tuple(rows), is_unweighed)
+
+
+def _with_mark(item: T, mark: Any, is_unweighed: bool) -> T:
+    if isinstance(item, dict):
+        marked_dict = copy.copy(item)
+        marked_dict[PADDING] = mark
+        return cast("T", marked_dict)
+    other: Any = copy.copy(item)
+    if isinstance(item, torch.Tensor):
+        other = item.view_as(item)
+    try:
+        object.__setattr__(other, PADDING, mark)
+    except (AttributeError, TypeError):  # no __dict__, and no slot of that name
+        return item
+    if is_unweighed:
+        with suppress(AttributeError, TypeError):
+            object.__setattr__(other, HIDDEN_WEIGHTS, True)
+    return cast("T", other)
+
+
+def moved_rows(given: Any, made: Any, rows: Sequence[int]) -> tuple[int, ...]:
+    """Return where `rows` of a batch, or of a list of samples, are in what a function
+    made of it.
+
+    Rows are found by the keys that a batch lists; without such a list they stay where
+    they were.
+    """
+    after = listed_keys(made)
+    before = listed_keys(given)
+    if isinstance(given, list):
+        before = [key for each in given for key in keys_of(each)]
+    if (
+        before is None
+        or after is None
+        or before == after
+        or max(rows, default=0) >= len(before)
+    ):
+        return tuple(rows)
+    places: dict[str, list[int]] = {}
+    for row, key in enumerate(after):
+        places.setdefault(key, []).append(row)
+    wanted = [places.get(before[row], []) for row in rows]
+    # A substitute has the key of the sample that it is a copy of: which of the two is
+    # no matter.
+    return tuple(sorted(each.pop() for each in wanted if each))
+
+
+# Items on their way to a loader
+
+
+@dataclass(frozen=True, slots=True)
+class Padded:
+    """An item in which padding takes the place of samples that failed or were skipped.
+
+    It travels up a tree in place of the item where failed samples have no substitutes
+    (`ReadContext.substitute`). No function of a user sees it.
+
+    Attributes:
+        item: What was made with a substitute in the slot of each such sample.
+        slots: The numbers of these samples among those that the item is made of.
+        rows: The numbers of the rows of the item that are made of them.
+        count: How many samples the item is made of.
+    """
+
+    item: Any
+    slots: tuple[int, ...]
+    rows: tuple[int, ...]
+    count: int
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all samples of the item failed."""
+        return len(self.slots) == self.count
+
+    @classmethod
+    def of_members(cls, members: Sequence[Any], sizes: Iterable[int]) -> Padded:
+        """Return a list of members, each made of so many samples, without `Padded`
+        among them.
+        """
+        plain: list[Any] = []
+        slots: list[int] = []
+        rows: list[int] = []
+        first = 0
+        for member, size in zip(members, sizes, strict=True):
+            if type(member) is Padded and size:
+                slots.extend(first + slot for slot in member.slots)
+                rows.extend(first + row for row in member.rows)
+            plain.append(unpadded(member))
+            first += size
+        return cls(plain, tuple(slots), tuple(rows), first)
+
+
+def unpadded(item: Any) -> Any:
+    """Return the item itself of one that may be `Padded`."""
+    return item.item if type(item) is Padded else item
+
+
+def has_padding(members: Iterable[Any]) -> bool:
+    """Return whether one of the members is `Padded`."""
+    return Padded in map(type, members)
+
+
+class Marks(NamedTuple):
+    """What a loader says of an item that it delivers.
+
+    Attributes:
+        is_padding: Whether the item is padding as a whole.
+        slots: The numbers of its samples that failed, see `Padded`.
+        rows: The numbers of its rows that are made of them.
+    """
+
+    is_padding: bool = False
+    slots: tuple[int, ...] = ()
+    rows: tuple[int, ...] = ()
+
+
+UNMARKED = Marks()
+
+
+def with_marks(item: Any, is_copy: bool = False) -> tuple[Any, Marks]:
+    """Return an item, which may be `Padded`, as a loader delivers it: marked where its
+    type has a place for that. `is_copy`: it fills the last step of an epoch.
+    """
+    if type(item) is not Padded:
+        return (marked(item), Marks(True)) if is_copy else (item, UNMARKED)
+    marks = Marks(is_copy or item.is_whole, item.slots, item.rows)
+    if marks.is_padding:
+        return marked(item.item), marks
+    return with_padding(item.item, item.rows, item.count), marks
