@@ -1,4 +1,4 @@
-"""Epochs in steps: which items of an epoch the ranks deliver."""
+"""The arithmetic of epochs: which items the ranks deliver, in how many steps."""
 
 from __future__ import annotations
 
@@ -25,64 +25,82 @@ def plan_epoch(
     offset: int = 0,
     begun: int = 0,
 ) -> EpochPlan:
-    """Return what comes from `position` to the end of its epoch, of `size` items, or
-    `INFINITE`. With an `offset`, epochs begin so many items later. If an epoch has
-    ended at `position`, and only copies are missing in its last global batch, `begun`
-    is how many items that has.
+    """Plan the items from a position to the end of its epoch.
 
-    Ranks make equally many steps: what is missing in the last one is padded or
-    repeated, or the items of that step are dropped; with "allow" the first ranks make
-    one step more. With `global_items` items in a global batch, the last global batch is
-    filled, or dropped, instead of the last step, so that it is the same whatever the
-    world size.
+    Ranks make equally many steps. What is missing in the last step is padded or
+    repeated, or the items of that step are dropped. With "allow" the first ranks make
+    one step more. With `global_items`, the last global batch is filled or dropped
+    instead of the last step, so that it is the same for any world size.
 
-    Raise `EmptyDatasetError` when there are no items, or this rank, or with "drop"
-    every rank, would never get one; `StateError` when what is left of a global batch
-    cannot be shared out.
+    Args:
+        ranks: This rank.
+        position: The position, counted from the start of the run.
+        size: Items in an epoch, or `INFINITE`.
+        uneven: "pad", "drop", "repeat" or "allow".
+        global_items: Number of items in a global batch; None without global batches.
+        offset: Epochs begin so many items later.
+        begun: Number of items in the last global batch of an epoch that has ended at
+            `position`, if only copies are missing.
+
+    Returns:
+        The plan of the epoch.
+
+    Raises:
+        EmptyDatasetError: If there is no item, or this rank, or with "drop" every rank,
+            would never get one.
+        StateError: If the rest of a global batch does not divide evenly.
+
+    Example:
+        >>> plan_epoch(Ranks(0, 2), 0, 5, uneven="pad", global_items=None).steps
+        3
     """
     if size == 0:
         raise EmptyDatasetError("the dataset has no items to read")
-    world = ranks.world_size
-    end = epoch_end(position - offset, size) + offset
     if size == INFINITE:
         return EpochPlan(position, 0, INFINITE)
+    end = epoch_end(position - offset, size) + offset
     first = max(end - size, 0)
-    unit = world if global_items is None else global_items
+    unit = ranks.world_size if global_items is None else global_items
     if begun:
         end = position
         first = position - size
         position += (begun - size) % unit
-    if uneven == "drop" and size < unit:
-        what = f"{world} ranks" if unit == world else f"a global batch of {unit}"
-        raise EmptyDatasetError(
-            f"an epoch of {size} items is too small for {what}, and uneven='drop' "
-            "would leave out "
-            "all of it; use fewer ranks, smaller batches, or uneven='pad'"
-        )
+    _check_share(ranks, size, unit, uneven)
     if uneven == "allow":
-        if ranks.rank >= size:
-            raise EmptyDatasetError(
-                f"rank {ranks.rank} of {world} would never get one of the {size} items "
-                "of an "
-                "epoch; use fewer ranks, smaller batches, or uneven='pad'"
-            )
-        steps = len(range(position + ranks.rank, end, world))
+        steps = len(range(position + ranks.rank, end, ranks.world_size))
         return EpochPlan(position, first, end, steps)
     counted_from = position if global_items is None else first
     units, rest = divmod(end - counted_from, unit)
     if rest and uneven != "drop":
         units += 1
     left = max(counted_from + units * unit - position, 0)
-    if left % world:
+    if left % ranks.world_size:
         raise StateError(
             f"{left} items are left of the epoch's global batches of {unit}, which "
-            f"{world} ranks "
-            "cannot share out evenly: the state was saved in the middle of a global "
-            "batch. Resume "
-            "it with a world size that divides them, or from a state after a whole "
-            "global batch"
+            f"{ranks.world_size} ranks cannot share out evenly: the state was saved in "
+            "the middle of a global batch. Resume it with a world size that divides "
+            "them, or from a state after a whole global batch"
         )
-    return EpochPlan(position, first, end, left // world)
+    return EpochPlan(position, first, end, left // ranks.world_size)
+
+
+def _check_share(ranks: Ranks, size: int, unit: int, uneven: str) -> None:
+    """Raise `EmptyDatasetError` if this rank would never get an item."""
+    world_size = ranks.world_size
+    if uneven == "drop" and size < unit:
+        what = f"{world_size} ranks"
+        if unit != world_size:
+            what = f"a global batch of {unit}"
+        raise EmptyDatasetError(
+            f"an epoch of {size} items is too small for {what}, and uneven='drop' "
+            "would leave out all of it; use fewer ranks, smaller batches, or "
+            "uneven='pad'"
+        )
+    if uneven == "allow" and ranks.rank >= size:
+        raise EmptyDatasetError(
+            f"rank {ranks.rank} of {world_size} would never get one of the {size} "
+            "items of an epoch; use fewer ranks, smaller batches, or uneven='pad'"
+        )
 
 
 def global_items(

@@ -8,7 +8,7 @@ worker. A plan of steps states which lane has the next item.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, cast
 
@@ -34,7 +34,7 @@ from energize.loader.readers import (
 )
 from energize.loader.run import Copy, Run
 from energize.loader.shipping import LaneSet
-from energize.loader.steps import IndexedSteps, StepPlan, StreamSteps, host_lanes
+from energize.loader.steps import IndexedSteps, Step, StepPlan, StreamSteps, host_lanes
 
 T = TypeVar("T")
 
@@ -129,34 +129,52 @@ class Feed(Generic[T]):
 
     def __next__(self) -> T:
         step = self.steps.next_step()
-        while not step.delivers:
-            for lane in step.lanes:
-                next(self._readers[lane])
-            self.steps.complete(step)
-            step = self.steps.next_step()
-        item: Any = None
-        made = self.made
-        for number, lane in enumerate(step.lanes):
-            reader = self._readers[lane]
-            if number != step.own:
-                next(reader)
-                continue
-            state = reader.state() if self._is_stream else None
-            item = next(reader)
-            made = reader.made
-            if self._is_stream:
-                self._before = LaneState(lane, state)
-        self.steps.complete(step)
+        if not step.delivers:
+            step = self._next_delivering_step(step)
         if step.own is None:
-            item, made, self._before = self._copy_of(step.filler)
-        self.made = made
+            self._discard(step.lanes)
+            self.steps.complete(step)
+            item, self.made, self._before = self._copy_of(step.filler)
+        else:
+            item = self._take(step, step.own)
+            self.steps.complete(step)
+        made = self.made
         if self._watch is not None:
             self._watch(cast("int", made))
         self.is_copy = step.is_copy or (bool(self._lenders) and self._is_lent(made))
         self.marks = UNMARKED
         if self.is_copy or type(item) is Padded:
             item, self.marks = with_marks(item, self.is_copy)
-        return cast("T", item)
+        return item
+
+    def _next_delivering_step(self, step: Step) -> Step:
+        """Return the next step of which this rank delivers an item."""
+        while not step.delivers:
+            self._discard(step.lanes)
+            self.steps.complete(step)
+            step = self.steps.next_step()
+        return step
+
+    def _take(self, step: Step, own: int) -> Any:
+        """Return the own item of a step, after the items of other ranks were taken."""
+        lanes = step.lanes
+        if len(lanes) > 1:
+            self._discard(lanes[:own])
+        lane = lanes[own]
+        reader = self._readers[lane]
+        state = reader.state() if self._is_stream else None
+        item = next(reader)
+        self.made = reader.made
+        if self._is_stream:
+            self._before = LaneState(lane, state)
+        if len(lanes) > 1:
+            self._discard(lanes[own + 1 :])
+        return item
+
+    def _discard(self, lanes: Sequence[int]) -> None:
+        """Take an item of each lane, which other ranks deliver."""
+        for lane in lanes:
+            next(self._readers[lane])
 
     def _copy_of(self, lane: int) -> Copy[T]:
         """Return the first item of a lane in the run."""

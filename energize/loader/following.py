@@ -1,19 +1,18 @@
-"""Who changes weights while a run goes on: a policy that follows the loss, an
-operator's file.
-"""
+"""Weights from outside the mix: of a policy that follows the loss, and of a file."""
 
 from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import yaml
 from pydantic import TypeAdapter
 
 from energize.core.blends import (
+    Change,
     blend_called,
     blends_in,
     checked_request,
@@ -21,6 +20,8 @@ from energize.core.blends import (
     same_shares,
 )
 from energize.core.checks import checked_whole, real_number
+from energize.core.dataset import Dataset
+from energize.core.lanes import Ranks
 from energize.core.stream import counter_field, state_field
 from energize.core.validation import Model, SafeLoader, load_yaml, short, validated
 from energize.data.files import files_at
@@ -32,10 +33,10 @@ from energize.errors import (
     WeightError,
     nearest,
 )
+from energize.loader.agreement import Agreement
 from energize.report.levels import source_names
 
 if TYPE_CHECKING:
-    from energize.loader.loader import Loader
     from energize.mixing import MixingPolicy
 
 _log = logging.getLogger("energize")
@@ -58,26 +59,59 @@ class _Weights(Model):
 _SCHEMA = TypeAdapter(_Weights)
 
 
+class FollowedLoader(Protocol):
+    """What a `Follower` uses of a loader."""
+
+    @property
+    def dataset(self) -> Dataset[Any]:
+        """The dataset that is read."""
+
+    @property
+    def step(self) -> int:
+        """The number of the next step."""
+
+    @property
+    def last_sources(self) -> list[str]:
+        """The names of the sources of the samples of the last item."""
+
+    def set_weights(
+        self,
+        weights: Mapping[str, float],
+        at_step: int | None = None,
+        *,
+        blend: str | None = None,
+    ) -> None:
+        """Change the weights of a blend from a step on."""
+
+
 class Follower:
-    """Hands a policy the mean loss of each source, and the loader the weights that it
-    answers; made by `Loader.follow`.
+    """Passes the mean loss of each source to a policy, and its weights to a loader.
 
-    `observe` is called once a step, on all ranks. At every `every`-th call the ranks
-    tell each other what they saw, in one collective, and ask the policy. `weights` are
-    the last ones that it answered, None before.
+    It is made by `Loader.follow`. `observe` is called once a step, on all ranks. At
+    every `every`-th call the ranks exchange what they observed, in one collective, and
+    the policy is called. `weights` are the last ones that it returned, None before.
 
-    `state_dict` has what the policy remembers and what was observed since it was asked
-    last, in how many items of all ranks; all ranks call it at the same step, and any
-    number of ranks goes on from it.
+    `state_dict` has the state of the policy, and what was observed since the policy was
+    called last, in how many items of all ranks. All ranks call it at the same step, and
+    any number of ranks resumes from it.
     """
 
     def __init__(
-        self, loader: Loader[Any], policy: MixingPolicy, every: int, blend: str | None
+        self,
+        loader: FollowedLoader,
+        policy: MixingPolicy,
+        every: int,
+        blend: str | None,
+        *,
+        ranks: Callable[[], Ranks],
+        agreement: Callable[[], Agreement | None],
     ) -> None:
         self.policy = policy
         self.weights: dict[str, float] | None = None
         self._every = checked_whole(every, "follow: every", 1)
         self._loader = loader
+        self._ranks = ranks
+        self._agreement = agreement
         for method in ("observe", "state_dict", "load_state_dict"):
             if not callable(getattr(policy, method, None)):
                 raise ConfigError(
@@ -116,7 +150,7 @@ class Follower:
         for name, loss in self._named(losses, sources):
             self._sums[name] += loss
             self._counts[name] += 1
-        world = self._loader._ranks_now().world_size
+        world = self._ranks().world_size
         self._items += world
         if self._items < self._every * world:
             return None
@@ -161,7 +195,7 @@ class Follower:
         items = counter_field(state_dict, "items")
         self.policy.load_state_dict(state_field(state_dict, "policy", dict))
         self._items = items
-        agreement = self._loader._agreement()
+        agreement = self._agreement()
         if agreement is None or agreement.first:  # it is the sum over all ranks
             self._sums = {name: float(sums[name]) for name in self._names}
             self._counts = counted
@@ -221,7 +255,7 @@ class Follower:
 
     def _summed(self) -> tuple[dict[str, float], dict[str, int]]:
         """Sums and counts over all ranks, added up in the order of ranks."""
-        agreement = self._loader._agreement()
+        agreement = self._agreement()
         mine = [self._sums, self._counts]
         what = "the losses that a policy follows"
         told: list[Any] = [mine] if agreement is None else agreement.trees(mine, what)
@@ -251,37 +285,50 @@ class WeightsFile:
         self._steps = 0
         self._seen: str | None = None
 
-    def look(self, loader: Loader[Any]) -> None:
-        """Take over what is new in the file, now and then; called before each step on
-        all ranks.
+    def look(
+        self,
+        agreement: Agreement | None,
+        changes: Sequence[Change],
+        change_weights: Callable[..., None],
+    ) -> None:
+        """Take over what is new in the file, now and then.
+
+        All ranks call it before each step.
+
+        Args:
+            agreement: The agreement with other ranks; None if there is none.
+            changes: The changes of weights in the run so far.
+            change_weights: Changes weights: called with `weights`, `at_step`, `blend`
+                and `of_file`.
         """
         self._steps += 1
         if (self._steps - 1) % self._every:
             return
-        agreement = loader._agreement()
         first = agreement is None or agreement.first
         told = self._news() if first else None
         if agreement is not None:
             told = agreement.told_by(None, told, "the file of weights")
         if told is None:
             return
-        changes = [
-            each
-            for each in loader._run.edits.changes
-            if told["blend"] in (None, each.blend)
-        ]
-        said = changes if told["at_step"] is not None else changes[-1:]
-        if (
-            self._steps == 1
-        ):  # others may have changed what a resumed run had read in it
-            said += [each for each in changes if each.of_file][-1:]
-        if any(same_shares(each.weights, told["weights"]) for each in said):
-            return  # the last change that acts has set them, or one of a step
+        if self._is_set(told, changes):
+            return
         try:
-            loader._set_weights(**told, of_file=True)
+            change_weights(**told, of_file=True)
         except (ConfigError, EmptyDatasetError) as reason:
             if first:
                 self._warn(reason)
+
+    def _is_set(self, request: dict[str, Any], changes: Sequence[Change]) -> bool:
+        """Return whether an earlier change has set the weights of the file."""
+        of_blend = [
+            change for change in changes if request["blend"] in (None, change.blend)
+        ]
+        candidates = of_blend if request["at_step"] is not None else of_blend[-1:]
+        if self._steps == 1:
+            # Another change may follow the one that a resumed run took from the file.
+            candidates += [change for change in of_blend if change.of_file][-1:]
+        weights = request["weights"]
+        return any(same_shares(change.weights, weights) for change in candidates)
 
     def _news(self) -> dict[str, Any] | None:
         """Return what is new in the file."""

@@ -4,7 +4,6 @@ processes.
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import time
@@ -17,15 +16,6 @@ from functools import cached_property
 from threading import RLock
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
-from energize.core.blends import (
-    Change,
-    Edits,
-    FoundBlend,
-    checked_request,
-    chosen_blend,
-    slot_after,
-    ungrouped,
-)
 from energize.core.dataset import Dataset
 from energize.core.description import Role, label_of
 from energize.core.failures import FailurePolicy, OnError
@@ -37,7 +27,7 @@ from energize.core.quarantine import path_for_rank
 from energize.core.reader import Made
 from energize.core.restoring import has_place, restore_sample, with_key
 from energize.core.stores import activate
-from energize.core.stream import MOST_COUNTED, State
+from energize.core.stream import State
 from energize.core.trace import ReadContext
 from energize.core.trainers import LOADERS, NO_DATASET, Caller, caller, kept, standing
 from energize.errors import (
@@ -45,7 +35,6 @@ from energize.errors import (
     EmptyDatasetError,
     LoaderError,
     StateError,
-    legible,
 )
 from energize.loader.agreement import Agreement
 from energize.loader.failures import (
@@ -57,14 +46,13 @@ from energize.loader.failures import (
 )
 from energize.loader.feed import Feed, RankContext, open_feed
 from energize.loader.following import Follower, WeightsFile
+from energize.loader.live import LiveRun
 from energize.loader.pool import WorkerPool
 from energize.loader.position import RunPosition, StreamPosition, items_of
 from energize.loader.readers import ReadAhead
 from energize.loader.remap import RemapReport
 from energize.loader.run import (
     Run,
-    check_goes_on,
-    check_same_change,
 )
 from energize.loader.settings import (
     ListPath,
@@ -417,60 +405,18 @@ class Loader(Generic[T]):
         >>> items[:100].count("w"), items[100:].count("w")
         (50, 75)
         """
-        self._set_weights(weights, at_step, blend)
+        self._change_weights(weights, at_step, blend)
 
-    def _set_weights(
+    def _change_weights(
         self,
         weights: Mapping[str, float],
         at_step: Any,
         blend: str | None,
+        *,
         of_file: bool = False,
     ) -> None:
-        ranks = self._ranks_now()
-        place = self._next_place()
-        now = self._step_after(place)
-        fault: ConfigError | None = None
-        try:
-            numbers, step, name = checked_request(weights, at_step, blend)
-            said = f"{numbers}, at_step={step}, blend={name}"
-        except (
-            ConfigError
-        ) as error:  # raised when all ranks have said what they were given
-            fault = error
-            said = str(error)
-        agreement = self._agreement()
-        if agreement is not None:
-            check_same_change(agreement, now, said)
-        if fault is not None:
-            raise fault
-        found = chosen_blend(self._run.dataset, numbers, name)
-        check_goes_on(self._run.dataset, found)
-        step = now if step is None else step
-        if step < now:
-            raise ConfigError(
-                f"step {step} has been delivered: {now} steps have been made, so a "
-                "change can act "
-                f"from step {now} on, which is the next one (at_step=None)"
-            )
-        items = self._run.items_at(place) + (step - now) * ranks.world_size
-        if items >= MOST_COUNTED:
-            raise ConfigError(
-                f"at_step={step} of {ranks.world_size} ranks is item {items} of the "
-                "run, after the "
-                f"last one that a run can count, {MOST_COUNTED - 1}. Give an earlier "
-                "one"
-            )
-        self._settle()
-        change = Change(found.name, items, numbers, step > now, of_file)
-        if step == now:
-            self._act(change, self._run.edits)
-            return
-        slot = slot_after(self._run.dataset, found.way, items)
-        if slot is None:  # refuse now what would be refused when the step has come
-            acting, _ = self._acting(change, self._run.edits)
-            self._run.edited(self._run.edits.with_change(acting))
-        self._edit(self._run.edits.with_change(change))
-        self._tell(found, numbers, step, slot)
+        live = self._live().with_weights(weights, at_step, blend, of_file=of_file)
+        self._take_over(live.run)
 
     def follow(
         self, policy: MixingPolicy, *, every: int = 100, blend: str | None = None
@@ -493,7 +439,14 @@ class Loader(Generic[T]):
         >>> weights
         {'web': 0.73..., 'code': 0.26...}
         """
-        return Follower(self, policy, every, blend)
+        return Follower(
+            self,
+            policy,
+            every,
+            blend,
+            ranks=self._ranks_now,
+            agreement=self._agreement,
+        )
 
     def watch_weights(
         self, file: str | os.PathLike[str] | WeightsFile, every: int = 50
@@ -852,9 +805,11 @@ class Loader(Generic[T]):
         """
         if token is self._iterator:
             if self._watched is not None:
-                self._watched.look(self)
+                self._watched.look(
+                    self._agreement(), self._run.edits.changes, self._change_weights
+                )
             if self._run.edits.waiting:
-                self._settle()
+                self._take_over(self._live().settled().run)
             if self._stale and self._feed and not self._feed.loop_ended:
                 self._read_anew()
         feed = self._feed
@@ -918,71 +873,20 @@ class Loader(Generic[T]):
         """Return the number of the step after a place."""
         return -(-self._run.items_at(place) // self._ranks_now().world_size)
 
-    # Other weights while a run goes on: a change is a slot of a blend and weights. One
-    # of a step to come waits for it, as changes before it may lead that step to another
-    # slot; below what finds its items by reading, nothing else tells.
-
-    def _settle(self) -> None:
-        """Have each change act whose step has come."""
-        for change in self._run.edits.waiting:
-            if change.at <= self._run.items_at(self._next_place()):
-                self._act(change, self._run.edits.without(change))
-
-    def _act(self, change: Change, edits: Edits) -> None:
-        """Have a blend change where an item of the run leads it, by what `edits` are to
-        be kept, and say so.
-        """
-        acting, found = self._acting(change, edits)
-        self._edit(edits.with_change(acting))
-        self._tell(
-            found, acting.weights, self._step_after(self._next_place()), acting.at
+    def _live(self) -> LiveRun:
+        """Return the run at the position of the next item."""
+        return LiveRun(
+            self._run, self._next_place(), self._ranks_now(), self._agreement()
         )
 
-    def _acting(self, change: Change, edits: Edits) -> tuple[Change, FoundBlend]:
-        """Return a change as it would act now, at a slot of its blend, and the
-        blend.
-        """
-        run = self._run.edited(edits)
-        found = chosen_blend(run.dataset, change.weights, change.blend)
-        slot = slot_after(run.dataset, found.way, change.at)
-        if slot is None:
-            slot = run.first_unread_slot(self._next_place(), found)
-            if (agreement := self._agreement()) is not None:
-                slot = max(
-                    n for (n,) in agreement.numbers([slot], "a change of weights")
-                )
-        asked = ungrouped(found.blend, change.weights, slot)
-        return Change(found.name, slot, asked, of_file=change.of_file), found
+    def _take_over(self, run: Run[T]) -> None:
+        """Have an edited run from the next item on.
 
-    def _tell(
-        self, found: FoundBlend, asked: Mapping[str, float], step: int, slot: int | None
-    ) -> None:
-        """Log a change."""
-        if self._ranks_now().rank or not _log.isEnabledFor(logging.INFO):
-            return
-        total = sum(asked.values())
-        shares = found.blend.by_name(found.blend.shares(slot or 0))
-        was = {name: f"{share:.4g} -> " for name, share in shares.items()}
-        told = ", ".join(
-            f"{name} {was.get(name, '')}{w / total:.4g}" for name, w in asked.items()
-        )
-        where = (
-            "the slot is found then"
-            if slot is None
-            else f"slot {slot} of {found.label}"
-        )
-        text = "the weights of %s change from step %d on (%s): shares %s; weights %s"
-        _log.info(
-            text, found.label, step, where, legible(told), json.dumps(dict(asked))
-        )
-
-    def _edit(self, edits: Edits) -> None:
-        """Have a dataset with these edits from the next item on; what was read ahead of
-        another one is read anew when that is asked for.
+        Items of another dataset that were read ahead are read anew.
         """
         before = self.dataset
-        self._run = self._run.edited(edits)
-        self.dataset = self._run.dataset
+        self._run = run
+        self.dataset = run.dataset
         self._stale = self._stale or (
             self.dataset is not before and self._feed is not None
         )

@@ -20,7 +20,7 @@ from energize.loader.agreement import Agreement
 _PLACE = ("lanes", "epoch", "position", "step", "offset", "begun")
 
 _MOSTLY_ZERO = ("offset", "begun")
-"""Fields of a place that are saved only where they are not 0."""
+"""Fields that are saved only if they are not 0."""
 
 MOST_LANES = 2**16
 """Ranks times workers of no run come near it, but a damaged state may."""
@@ -28,7 +28,12 @@ MOST_LANES = 2**16
 
 @dataclass(frozen=True, slots=True)
 class LaneState:
-    """The state of a lane before an item."""
+    """The state of a lane before an item.
+
+    Attributes:
+        lane: The number of the lane.
+        state: Its state, None before its first item.
+    """
 
     lane: int
     state: State | None
@@ -36,14 +41,18 @@ class LaneState:
 
 @dataclass(frozen=True, slots=True)
 class StreamPosition:
-    """Where all lanes of a stream stand.
+    """The position of a run over a stream.
 
-    `position`: how many items of the epoch have had their turn, those of all ranks.
-    `cursors`: the state of each lane, of those that this rank hosts at least; a lane
-    without one is before its first item. `step`: of the loop, where loops count steps.
-    `offset`: where in an epoch loops begin and end, which is not at its ends after a
-    loop that was left early. `begun`: how many items of all ranks were given of a
-    global batch that is not full yet.
+    Attributes:
+        lanes: Number of lanes of the stream.
+        epoch: Number of epochs before this one.
+        position: Number of items of the epoch whose turn is over, of all ranks.
+        step: The step in the loop, if loops count steps.
+        cursors: The states of the lanes that this rank reads at least. A lane without
+            a state is before its first item.
+        offset: The position in an epoch where loops begin and end. It is not 0 after
+            a loop that was left early.
+        begun: Number of items of all ranks in a global batch that is not full yet.
     """
 
     lanes: int
@@ -56,12 +65,12 @@ class StreamPosition:
 
     @property
     def place(self) -> dict[str, int]:
-        """Where it is, without the states of lanes."""
+        """The position as plain data, without the states of lanes."""
         fields = {name: getattr(self, name) for name in _PLACE}
         return {name: n for name, n in fields.items() if n or name not in _MOSTLY_ZERO}
 
     def saved(self) -> State:
-        """As plain data."""
+        """Return the position as plain data."""
         cursors = [
             self.cursors.get(lane) for lane in range(self.lanes if self.cursors else 0)
         ]
@@ -80,42 +89,44 @@ class StreamPosition:
         return sorted(set(lanes) - self.cursors.keys()) if self.cursors else []
 
     def gathered(self, agreement: Agreement) -> StreamPosition:
-        """Return the same with the states of all lanes, which the ranks tell each
-        other.
-        """
+        """Return the position with the states of all lanes, exchanged by the ranks."""
         mine = {str(lane): state for lane, state in self.cursors.items()}
-        said = agreement.trees([self.place, mine], "the state of a stream")
-        if any(other != self.place for other, _ in said):
+        rows = agreement.trees([self.place, mine], "the state of a stream")
+        places = [place for place, _ in rows]
+        if any(place != self.place for place in places):
             raise LoaderError(
                 "the state of a stream is asked for at different steps; those of the "
-                "ranks are "
-                f"{[other for other, _ in said]}"
+                f"ranks are {places}"
             )
-        cursors = {int(lane): state for _, part in said for lane, state in part.items()}
+        cursors = {}
+        for _, states in rows:
+            cursors.update({int(lane): state for lane, state in states.items()})
         return replace(self, cursors=cursors)
 
     @classmethod
     def loaded(cls, state: State) -> StreamPosition:
-        """From plain data; `StateError` for what cannot have been saved."""
+        """Return the position in a cursor; raise `StateError` for a damaged cursor."""
         lanes = counter_field(state, "lanes")
         if not 1 <= lanes <= MOST_LANES:
             raise StateError(
                 f"the saved state has {lanes} lanes; there are 1 to {MOST_LANES}"
             )
-        held = unpacked(state_field(state, "cursors", str), "cursors")
-        cursors = held.get("cursors")
-        whole = (
-            isinstance(cursors, list) and len(cursors) in (0, lanes) and len(held) == 1
-        )
-        if not whole or not all(
-            each is None or isinstance(each, dict) for each in cursors or []
-        ):
+        content = unpacked(state_field(state, "cursors", str), "cursors")
+        cursors = content.get("cursors")
+        if len(content) != 1 or not _are_lane_states(cursors, lanes):
             raise StateError(
                 f"the saved state does not have the states of its {lanes} lanes"
             )
-        whole_state = {**dict.fromkeys(_MOSTLY_ZERO, 0), **state}
-        place = {name: counter_field(whole_state, name) for name in _PLACE}
-        return cls(**place, cursors=dict(enumerate(cursors or [])))
+        complete = {**dict.fromkeys(_MOSTLY_ZERO, 0), **state}
+        fields = {name: counter_field(complete, name) for name in _PLACE}
+        return cls(**fields, cursors=dict(enumerate(cursors or [])))
+
+
+def _are_lane_states(value: Any, lanes: int) -> bool:
+    """Return whether a value is a list with the states of all lanes, or of none."""
+    if not isinstance(value, list) or len(value) not in (0, lanes):
+        return False
+    return all(state is None or isinstance(state, dict) for state in value)
 
 
 RunPosition = State | StreamPosition

@@ -351,24 +351,20 @@ def _report(
     restarted = [name for name in new if own_names[name] in dropped]
     shares = shares_of(_last_weights(saved, changes))
     shares_now = shares_of(weights_of(config_tree(dataset)))
+    common = [name for name in shares_now if name in shares]
+    reweighted = {
+        labels.get(name, name): (shares[name], shares_now[name])
+        for name in common
+        if not math.isclose(shares[name], shares_now[name])
+    }
+    continued = [part for part in parts if part.digest in places_before]
+    gone = [name for name in dropped if labels.get(name) not in restarted]
     return RemapReport(
-        kept={
-            part.name: places_before[part.digest]
-            for part in parts
-            if part.digest in places_before
-        },
+        kept={part.name: places_before[part.digest] for part in continued},
         added=tuple(name for name in new if name not in restarted),
-        dropped={
-            name: count
-            for name, count in dropped.items()
-            if labels.get(name) not in restarted
-        },
+        dropped={name: dropped[name] for name in gone},
         restarted=tuple(restarted),
-        reweighted={
-            labels.get(name, name): (shares[name], share)
-            for name, share in shares_now.items()
-            if name in shares and not math.isclose(shares[name], share)
-        },
+        reweighted=reweighted,
         ended=len(changes),
     )
 

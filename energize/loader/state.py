@@ -394,18 +394,22 @@ def _differences(
 def _with_changes(saved: Any, original: Any, changed: Any) -> Any:
     """Return a saved config with the changes that turn `original` into `changed`."""
     trees = (saved, original, changed)
-    if original == changed or not all(isinstance(tree, dict) for tree in trees):
+    if original == changed or not _are_all(dict, trees):
         return saved
     result = dict(saved)
-    lists = [tree.get("inputs") for tree in trees]
-    if all(isinstance(inputs, list) for inputs in lists):
-        result["inputs"] = [_with_changes(*row) for row in zip(*lists, strict=False)]
+    inputs = [tree.get("inputs") for tree in trees]
+    if _are_all(list, inputs):
+        result["inputs"] = list(map(_with_changes, *inputs))
     before = original.get("changes")
     now = changed.get("changes")
     if before != now and isinstance(saved.get("changes"), list):
         made = [change for change in now if change not in before]
         result["changes"] = sorted([*saved["changes"], *made])
     return result
+
+
+def _are_all(of_type: type, values: Sequence[Any]) -> bool:
+    return all(isinstance(value, of_type) for value in values)
 
 
 def _replaced(dataset: Dataset[Any], saved: State, now: State) -> list[Any]:

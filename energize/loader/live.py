@@ -1,0 +1,190 @@
+"""Weights that change while a run goes on.
+
+A change is a slot of a blend and weights. A change of a later step waits for that step:
+changes before it may move the step to another slot. Below a dataset that finds its
+items by reading, the slot is unknown until then.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from energize.core.blends import (
+    Change,
+    Edits,
+    FoundBlend,
+    checked_request,
+    chosen_blend,
+    slot_after,
+    ungrouped,
+)
+from energize.core.lanes import Ranks
+from energize.core.stream import MOST_COUNTED
+from energize.errors import ConfigError, legible
+from energize.loader.agreement import Agreement
+from energize.loader.position import RunPosition
+from energize.loader.run import Run, check_goes_on, check_same_change
+
+_log = logging.getLogger("energize")
+
+
+@dataclass(frozen=True)
+class LiveRun:
+    """A run at a position, between two steps.
+
+    Attributes:
+        run: The run.
+        position: The position of the next item.
+        ranks: This rank.
+        agreement: The agreement with other ranks; None if there is none.
+    """
+
+    run: Run[Any]
+    position: RunPosition
+    ranks: Ranks
+    agreement: Agreement | None
+
+    @property
+    def items(self) -> int:
+        """Number of items of all ranks before the position."""
+        return self.run.items_at(self.position)
+
+    @property
+    def step(self) -> int:
+        """The number of the next step."""
+        return -(-self.items // self.ranks.world_size)
+
+    def settled(self) -> LiveRun:
+        """Return the run after each change whose step has come has taken effect."""
+        live = self
+        for change in self.run.edits.waiting:
+            if change.at <= live.items:
+                live = live._with_effect(change, live.run.edits.without(change))
+        return live
+
+    def with_weights(
+        self,
+        weights: Mapping[str, float],
+        at_step: Any,
+        blend: str | None,
+        *,
+        of_file: bool,
+    ) -> LiveRun:
+        """Change the weights of a blend from a step on; see `Loader.set_weights`.
+
+        Args:
+            weights: The weights by name.
+            at_step: The step; None is the next step.
+            blend: The name of the blend; None if the names of the weights decide.
+            of_file: Whether the weights are those of a `WeightsFile`.
+
+        Returns:
+            The run after the request, which settles all changes whose step has come.
+
+        Raises:
+            WeightError: If the weights are unusable.
+            ConfigError: If the blend or the step is unusable.
+            LoaderError: If the ranks request different changes.
+        """
+        numbers, step, name = self._agreed(weights, at_step, blend)
+        found = chosen_blend(self.run.dataset, numbers, name)
+        check_goes_on(self.run.dataset, found)
+        step = self.step if step is None else step
+        items = self._items_at_step(step)
+        live = self.settled()
+        change = Change(found.name, items, numbers, step > self.step, of_file)
+        if step == self.step:
+            return live._with_effect(change, live.run.edits)
+        slot = slot_after(live.run.dataset, found.way, items)
+        if slot is None:  # refuse now what would be refused when the step has come
+            acting, _ = live._acting(change, live.run.edits)
+            live.run.edited(live.run.edits.with_change(acting))
+        changed = live._edited(live.run.edits.with_change(change))
+        changed._log_change(found, numbers, step, slot)
+        return changed
+
+    def _agreed(
+        self, weights: Mapping[str, float], at_step: Any, blend: str | None
+    ) -> tuple[dict[str, float], int | None, str | None]:
+        """Return a request after all ranks have made the same one."""
+        fault: ConfigError | None = None
+        try:
+            numbers, step, name = checked_request(weights, at_step, blend)
+            text = f"{numbers}, at_step={step}, blend={name}"
+        except ConfigError as error:
+            fault = error  # raised when all ranks have compared their requests
+            text = str(error)
+        if self.agreement is not None:
+            check_same_change(self.agreement, self.step, text)
+        if fault is not None:
+            raise fault
+        return numbers, step, name
+
+    def _items_at_step(self, step: int) -> int:
+        """Return the number of items of all ranks before a step."""
+        if step < self.step:
+            raise ConfigError(
+                f"step {step} has been delivered: {self.step} steps have been made, so "
+                f"a change can act from step {self.step} on, which is the next one "
+                "(at_step=None)"
+            )
+        items = self.items + (step - self.step) * self.ranks.world_size
+        if items >= MOST_COUNTED:
+            raise ConfigError(
+                f"at_step={step} of {self.ranks.world_size} ranks is item {items} of "
+                "the run, after the last one that a run can count, "
+                f"{MOST_COUNTED - 1}. Give an earlier one"
+            )
+        return items
+
+    def _with_effect(self, change: Change, edits: Edits) -> LiveRun:
+        """Return the run with a change that takes effect now, beside other edits."""
+        acting, found = self._acting(change, edits)
+        live = self._edited(edits.with_change(acting))
+        live._log_change(found, acting.weights, live.step, acting.at)
+        return live
+
+    def _acting(self, change: Change, edits: Edits) -> tuple[Change, FoundBlend]:
+        """Return a change at the slot where it takes effect now, and its blend."""
+        run = self.run.edited(edits)
+        found = chosen_blend(run.dataset, change.weights, change.blend)
+        slot = slot_after(run.dataset, found.way, change.at)
+        if slot is None:
+            slot = run.first_unread_slot(self.position, found)
+            if self.agreement is not None:
+                rows = self.agreement.numbers([slot], "a change of weights")
+                slot = max(number for (number,) in rows)
+        weights = ungrouped(found.blend, change.weights, slot)
+        return Change(found.name, slot, weights, of_file=change.of_file), found
+
+    def _edited(self, edits: Edits) -> LiveRun:
+        return replace(self, run=self.run.edited(edits))
+
+    def _log_change(
+        self,
+        found: FoundBlend,
+        weights: Mapping[str, float],
+        step: int,
+        slot: int | None,
+    ) -> None:
+        if self.ranks.rank or not _log.isEnabledFor(logging.INFO):
+            return
+        total = sum(weights.values())
+        shares = found.blend.by_name(found.blend.shares(slot or 0))
+        was = {name: f"{share:.4g} -> " for name, share in shares.items()}
+        changes = ", ".join(
+            f"{name} {was.get(name, '')}{weight / total:.4g}"
+            for name, weight in weights.items()
+        )
+        where = (
+            "the slot is found then"
+            if slot is None
+            else f"slot {slot} of {found.label}"
+        )
+        text = "the weights of %s change from step %d on (%s): shares %s; weights %s"
+        weights_text = json.dumps(dict(weights))
+        _log.info(text, found.label, step, where, legible(changes), weights_text)
