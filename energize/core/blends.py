@@ -44,102 +44,119 @@ _SHOWN = 8
 
 
 @dataclass(frozen=True, slots=True)
-class FoundBlend:
-    """A `blend` in a tree: its `name`, and the `way` to it.
+class NamedBlend:
+    """A blend in a tree of datasets.
 
-    The name is what the mixes above it call what it stands in, "texts/code" say; that
-    of the outermost blend is "".
+    Attributes:
+        name: The names of the inputs of mixes on the way to it, "texts/code" say; ""
+            for the outermost blend.
+        way: The way to it.
+        blend: The dataset.
+        unnamed: The name if no entry of the mix had one.
     """
 
     name: str
     way: Way
     blend: Any
     unnamed: str = ""
-    """The name if no entry of the mix had one."""
 
     @property
     def label(self) -> str:
-        """As messages call it."""
+        """The blend in messages."""
         return f"blend {self.name!r}" if self.name else "the blend"
 
 
-def blends_in(dataset: Dataset[Any]) -> list[FoundBlend]:
-    """Every blend whose weights can change from a slot on, the outermost first."""
-    return list(_found(dataset, ("", ""), ()))
+def blends_in(dataset: Dataset[Any]) -> list[NamedBlend]:
+    """Return every blend whose weights can change from a slot on, outermost first."""
+    return list(_blends(dataset, ("", ""), ()))
 
 
-def _found(node: Any, above: tuple[str, str], way: Way) -> Iterator[FoundBlend]:
+def _blends(node: Any, above: tuple[str, str], way: Way) -> Iterator[NamedBlend]:
     """Yield the blends in a node, whose names begin with that of the node, with and
     without names of entries.
     """
     if callable(getattr(node, "with_weights_from", None)):
-        yield FoundBlend(above[0], way, node, above[1])
+        yield NamedBlend(above[0], way, node, above[1])
     inputs = node.inputs
     if len(inputs) == 1:
-        yield from _found(inputs[0], above, (*way, 0))
+        yield from _blends(inputs[0], above, (*way, 0))
         return
     names = getattr(node, "names", None) or list(map(str, range(len(inputs))))
     pairs = zip(names, getattr(node, "unnamed", names), strict=True)
-    for number, (each, pair) in enumerate(zip(inputs, pairs, strict=True)):
-        if each.inputs:  # no source: most of a wide mix
-            joined = zip(above, pair, strict=True)
-            named, unnamed = (
-                f"{group}/{name}" if group else str(name) for group, name in joined
-            )
-            yield from _found(each, (named, unnamed), (*way, number))
+    for number, (child, (name, unnamed)) in enumerate(zip(inputs, pairs, strict=True)):
+        if child.inputs:  # no source: most of a wide mix
+            below = _joined(above[0], name), _joined(above[1], unnamed)
+            yield from _blends(child, below, (*way, number))
+
+
+def _joined(group: str, name: object) -> str:
+    return f"{group}/{name}" if group else str(name)
 
 
 def chosen_blend(
     dataset: Dataset[Any], weights: Mapping[str, float], name: str | None
-) -> FoundBlend:
-    """Return the blend of this name; without one the only blend, or the one over
-    sources so called.
+) -> NamedBlend:
+    """Return the blend whose weights change.
 
-    Raises `ConfigError` for a name that no blend has, and where it is not clear which
-    is meant; `WeightError` where the weights do not name what the blend is over.
+    Args:
+        dataset: The outermost dataset.
+        weights: The new weights by name.
+        name: The name of the blend. None for the only blend, or the one whose inputs
+            have the names of the weights.
+
+    Raises:
+        ConfigError: If there is no such blend, or several.
+        WeightError: If the weights do not name the inputs of the blend.
     """
-    found = blends_in(dataset)
-    if not found:
+    blends = blends_in(dataset)
+    if not blends:
         raise ConfigError(
             f"{type(dataset).__name__} has no blend whose weights could change: "
-            "nothing in it is a "
-            "BlendDataset. Quotas and concatenations have no weights"
+            "nothing in it is a BlendDataset. Quotas and concatenations have no weights"
         )
     if name is not None:
-        named = [each for each in found if each.name == name]
-        wrong = (
-            f"no blend is called {name!r}{nearest(name, [each.name for each in found])}"
-        )
+        matches = [blend for blend in blends if blend.name == name]
+        names = [blend.name for blend in blends]
+        fault = f"no blend is called {name!r}{nearest(name, names)}"
     else:
-        named = [each for each in found if set(each.blend.names) == set(weights)]
-        named = found if len(found) == 1 else named
-        said = ", ".join(map(repr, weights))
-        wrong = (
-            f"there are {len(found)} blends, and {said} are the names of "
-            f"{'several' if named else 'none'} of them; say which with blend=."
+        matches = _blends_over(blends, weights)
+        fault = (
+            f"there are {len(blends)} blends, and {', '.join(map(repr, weights))} are "
+            f"the names of {'several' if matches else 'none'} of them; say which with "
+            "blend=."
         )
-    if len(named) != 1:
-        raise ConfigError(f"{wrong} There are {_listed(found)}")
-    _check_named(named[0], weights)
-    return named[0]
+    if len(matches) != 1:
+        raise ConfigError(f"{fault} There are {_listed(blends)}")
+    _check_names(matches[0], weights)
+    return matches[0]
 
 
-def _check_named(found: FoundBlend, weights: Mapping[str, float]) -> None:
-    names = found.blend.names
-    missing = [each for each in names if group_of(each, weights) is None]
-    named = {group_of(each, weights) for each in names}
-    extra = [each for each in weights if each not in named]
-    if missing or extra:
-        said = [f"missing {', '.join(map(repr, missing[:_SHOWN]))}"] if missing else []
-        if extra:
-            shown = [
-                f"{each!r}{nearest(str(each), missing or names)}"
-                for each in extra[:_SHOWN]
-            ]
-            said.append(f"unknown {', '.join(shown)}")
+def _blends_over(
+    blends: list[NamedBlend], weights: Mapping[str, float]
+) -> list[NamedBlend]:
+    """Return the only blend, or those whose inputs have the names of the weights."""
+    if len(blends) == 1:
+        return blends
+    return [blend for blend in blends if set(blend.blend.names) == set(weights)]
+
+
+def _check_names(match: NamedBlend, weights: Mapping[str, float]) -> None:
+    names = match.blend.names
+    groups = {name: group_of(name, weights) for name in names}
+    missing = [name for name, group in groups.items() if group is None]
+    extra = [name for name in weights if name not in groups.values()]
+    faults = []
+    if missing:
+        faults.append(f"missing {', '.join(map(repr, missing[:_SHOWN]))}")
+    if extra:
+        shown = [
+            f"{name!r}{nearest(str(name), missing or names)}" for name in extra[:_SHOWN]
+        ]
+        faults.append(f"unknown {', '.join(shown)}")
+    if faults:
         raise WeightError(
-            f"weights of {found.label} are given for all that it is over, by name: "
-            f"{'; '.join(said)}. It is over {', '.join(names[:_SHOWN])}"
+            f"weights of {match.label} are given for all that it is over, by name: "
+            f"{'; '.join(faults)}. It is over {', '.join(names[:_SHOWN])}"
             f"{', ...' if len(names) > _SHOWN else ''}"
         )
 
@@ -177,13 +194,20 @@ def ungrouped(blend: Any, weights: Mapping[str, float], slot: int) -> dict[str, 
     groups: dict[str, list[str]] = {}
     for name in blend.names:
         groups.setdefault(group_of(name, weights) or name, []).append(name)
-    found: dict[str, float] = {}
+    divided: dict[str, float] = {}
     for group, names in groups.items():
-        total = sum(shares[name] for name in names)
-        for name in names:
-            part = shares[name] / total if total else 1 / len(names)
-            found[name] = weights[group] if len(names) == 1 else weights[group] * part
-    return {name: found[name] for name in blend.names}
+        divided |= _divided(weights[group], {name: shares[name] for name in names})
+    return {name: divided[name] for name in blend.names}
+
+
+def _divided(weight: float, shares: Mapping[str, float]) -> dict[str, float]:
+    """Return the weight of a group divided among its parts, by their shares."""
+    if len(shares) == 1:
+        return dict.fromkeys(shares, weight)
+    total = sum(shares.values())
+    if not total:
+        return dict.fromkeys(shares, weight * (1 / len(shares)))
+    return {name: weight * (share / total) for name, share in shares.items()}
 
 
 def same_shares(weights: Mapping[str, float], asked: Mapping[str, float]) -> bool:
@@ -231,18 +255,18 @@ def numbers_by_name(weights: object) -> dict[str, float]:
             "number}; got "
             f"{short(weights)}"
         )
-    found: dict[str, float] = {}
+    numbers: dict[str, float] = {}
     for key, weight in weights.items():
         name = str(key)
-        if name in found:
+        if name in numbers:
             raise WeightError(f"weights: {name!r} is given twice. Give each name once")
-        found[name] = _plain_weight(weight, name)
-    if not any(found.values()):
+        numbers[name] = _plain_weight(weight, name)
+    if not any(numbers.values()):
         raise WeightError(
-            f"all {len(found)} weights are 0, so nothing could be drawn; give one "
+            f"all {len(numbers)} weights are 0, so nothing could be drawn; give one "
             "above 0"
         )
-    return found
+    return numbers
 
 
 def _plain_weight(weight: object, name: str) -> float:
@@ -303,15 +327,15 @@ def checked_request(
     return numbers, step, blend
 
 
-def _listed(found: Sequence[FoundBlend]) -> str:
+def _listed(blends: Sequence[NamedBlend]) -> str:
     shown = [
-        f"{each.name!r} over {', '.join(each.blend.names[:4])}"
-        for each in found[:_SHOWN]
+        f"{blend.name!r} over {', '.join(blend.blend.names[:4])}"
+        for blend in blends[:_SHOWN]
     ]
-    return "; ".join(shown) + ("; ..." if len(found) > _SHOWN else "")
+    return "; ".join(shown) + ("; ..." if len(blends) > _SHOWN else "")
 
 
-def blend_called(dataset: Dataset[Any], name: str) -> FoundBlend | None:
+def blend_called(dataset: Dataset[Any], name: str) -> NamedBlend | None:
     """Return the blend of a name, if there is one."""
     return next((each for each in blends_in(dataset) if each.name == name), None)
 
@@ -326,13 +350,13 @@ def with_names_of(dataset: Dataset[Any], cursor: State) -> State:
     changes = []
     for change in edits.changes:
         renamed = change
-        for found in blends_in(dataset):
-            names = dict(zip(found.blend.unnamed, found.blend.names, strict=True))
-            if found.unnamed == change.blend and names.keys() == change.weights.keys():
+        for match in blends_in(dataset):
+            names = dict(zip(match.blend.unnamed, match.blend.names, strict=True))
+            if match.unnamed == change.blend and names.keys() == change.weights.keys():
                 weights = {
                     names[name]: weight for name, weight in change.weights.items()
                 }
-                renamed = replace(change, blend=found.name, weights=weights)
+                renamed = replace(change, blend=match.name, weights=weights)
         changes.append(renamed)
     return cursor | replace(edits, changes=tuple(changes)).saved()
 
@@ -430,9 +454,14 @@ MOST_PARTS = 256
 """Of a mix of more, a state does not keep where each stands."""
 
 
-class Place(NamedTuple):
-    """How many `items` of a part have been taken, of the one with this `digest`, called
-    `name`, which reads these `sources`.
+class PartPosition(NamedTuple):
+    """How many items of a part have been taken.
+
+    Attributes:
+        digest: Identifies the order of the part.
+        name: The names of its sources.
+        items: The number of items.
+        sources: The sources that it reads.
     """
 
     digest: str
@@ -451,57 +480,67 @@ class Move(NamedTuple):
     read: int
 
 
-def places(dataset: Any, items: int) -> list[Place]:
-    """Return how many items of each part the first `items` items of an endless dataset
-    take.
+def part_positions(dataset: Any, items: int) -> list[PartPosition]:
+    """Return how many items of each part the first items of a dataset take.
 
-    >>> from energize import BatchDataset, BlendDataset, ListSource
-    >>> web, code = ListSource("ab", name="web"), ListSource("cd", name="code")
-    >>> mix = BatchDataset(BlendDataset((web, 3), (code, 1)), 4, list)
-    >>> [(place.name, place.items) for place in places(mix, 25)]
-    [('web', 75), ('code', 25)]
+    Args:
+        dataset: An endless dataset.
+        items: Number of its items.
+
+    Example:
+        >>> from energize import BatchDataset, BlendDataset, ListSource
+        >>> web, code = ListSource("ab", name="web"), ListSource("cd", name="code")
+        >>> mix = BatchDataset(BlendDataset((web, 3), (code, 1)), 4, list)
+        >>> [(part.name, part.items) for part in part_positions(mix, 25)]
+        [('web', 75), ('code', 25)]
     """
     seen: Counter[str] = Counter()
-    found = []
+    positions = []
     for _, node, taken in _parts(dataset, items):
         part = node
-        before = 0
+        earlier = 0
         if type(node) is ContinuedDataset:
             part = node.inputs[0]
-            before = node.read - node.since
+            earlier = node.read - node.since
         name = ", ".join([source.label or source.name for source in part.sources])
-        found.append(Place(_told_apart(part, seen), name, taken + before, part.sources))
-    return found
+        digest = _part_digest(part, seen)
+        positions.append(PartPosition(digest, name, taken + earlier, part.sources))
+    return positions
 
 
-def places_kept(dataset: Any, items: int, lanes: Any) -> State:
-    """Return what a state says of where its parts stand, where that may be asked for;
-    see `remapped`. `lanes`: the state of the lanes of a stream, else None.
+def saved_part_positions(dataset: Any, items: int, lanes: Any) -> State:
+    """Return what a state records about the positions of parts; see `remapped`.
 
-    Below what finds its items by reading it is the place of the lane that has come
-    farthest, when it began with what it is busy with (`slot`).
+    Below a node that finds its items by reading, it is the position of the lane that
+    has come farthest, when that lane began its current round (`slot`).
+
+    Args:
+        dataset: The outermost dataset.
+        items: Number of items that were delivered.
+        lanes: The state of the lanes of a stream; None for an indexed dataset.
     """
     if len(dataset.sources) > MOST_PARTS or not tree.never_ends(dataset):
         return {}
     mix = read_mix(dataset)
     if mix is None or lanes is None:
-        return {"places": {each.digest: each.items for each in places(dataset, items)}}
-    counted = [round_of(each) for each in lanes.cursors.values() if each]
-    rounds = [counter_field(each, "round") for each in counted if each]
+        return {"places": _items_by_digest(dataset, items)}
+    counted = [round_of(cursor) for cursor in lanes.cursors.values() if cursor]
+    rounds = [counter_field(state, "round") for state in counted if state]
     slot = max(rounds, default=0) * lanes.lanes
-    return {
-        "places": {each.digest: each.items for each in places(mix.node, slot)},
-        "slot": slot,
-    }
+    return {"places": _items_by_digest(mix.node, slot), "slot": slot}
+
+
+def _items_by_digest(dataset: Any, items: int) -> dict[str, int]:
+    return {part.digest: part.items for part in part_positions(dataset, items)}
 
 
 def round_of(tree: State) -> State:
     """Return the innermost part of a lane's state that counts rounds of a mix."""
-    found: State = {}
+    innermost: State = {}
     while isinstance(tree, dict):
-        found = tree if "round" in tree else found
+        innermost = tree if "round" in tree else innermost
         tree = tree.get("input", None)  # type: ignore[assignment]  # the end of the way
-    return found
+    return innermost
 
 
 def moved(dataset: Any, moves: Mapping[str, Move]) -> Any:
@@ -510,7 +549,7 @@ def moved(dataset: Any, moves: Mapping[str, Move]) -> Any:
     mix = read_mix(dataset)
     node, above = (dataset, ()) if mix is None else mix
     for way, part, _ in _parts(node, 0):
-        move = moves.get(_told_apart(part, seen))
+        move = moves.get(_part_digest(part, seen))
         if move is not None:
             continued = ContinuedDataset(part, move.since, move.read)
             dataset = replaced(dataset, (*above, *way), continued)
@@ -551,15 +590,15 @@ def _parts(node: Any, items: int, way: Way = ()) -> list[tuple[Way, Any, int]]:
         taken = node.reached(items)
     if taken is None:
         return [(way, node, items)]
-    found: list[tuple[Way, Any, int]] = []
-    for number, (each, count) in enumerate(zip(node.inputs, taken, strict=True)):
+    parts: list[tuple[Way, Any, int]] = []
+    for number, (child, count) in enumerate(zip(node.inputs, taken, strict=True)):
         below = (*way, number)
         mixed = several and not node.indexed  # a mix of streams
-        found += [(below, each, count)] if mixed else _parts(each, count, below)
-    return found
+        parts += [(below, child, count)] if mixed else _parts(child, count, below)
+    return parts
 
 
-def _told_apart(part: Any, seen: Counter[str]) -> str:
+def _part_digest(part: Any, seen: Counter[str]) -> str:
     """Return a digest of what decides the order of a part; the second of one order has
     a number.
     """
@@ -705,8 +744,8 @@ def with_change(dataset: Dataset[Any], change: Change) -> Any:
     """Return the dataset with one change, if its slot is known; with no other one at
     that slot.
     """
-    found = blend_called(dataset, change.blend)
-    if found is None:
+    match = blend_called(dataset, change.blend)
+    if match is None:
         raise ConfigError(
             f"the weights of the blend {change.blend!r} were changed while the run "
             "went on, and "
@@ -714,18 +753,18 @@ def with_change(dataset: Dataset[Any], change: Change) -> Any:
         )
     slot = change.at
     weights = change.weights
-    blend = found.blend
+    blend = match.blend
     if change.waits:
-        reached = slot_after(dataset, found.way, change.at)
+        reached = slot_after(dataset, match.way, change.at)
         if reached is None:
             return dataset
-        _check_named(found, weights)
-        acting = Change(found.name, reached, ungrouped(blend, weights, reached))
+        _check_names(match, weights)
+        acting = Change(match.name, reached, ungrouped(blend, weights, reached))
         slot = acting.at
         weights = acting.weights
     if blend.changes[-1:] and blend.changes[-1][0] == slot:
         blend = blend.replace(changes=blend.changes[:-1])
-    return replaced(dataset, found.way, blend.with_weights_from(slot, weights))
+    return replaced(dataset, match.way, blend.with_weights_from(slot, weights))
 
 
 def _check_size(changes: Sequence[Change]) -> None:

@@ -37,6 +37,19 @@ class MixDataset(IndexedDataset[T_co]):
 
     All mixes are this node. A subclass sets its parameters in `__init__`, and states
     the order that they describe as `mix_order`.
+
+    Example:
+        >>> from energize import ListSource, make_scheme
+        >>> class Alternating(MixDataset):
+        ...     def __init__(self, *datasets):
+        ...         self.freeze(datasets)
+        ...
+        ...     @cached_property
+        ...     def mix_order(self):
+        ...         scheme = make_scheme("round_robin", [1] * len(self.inputs))
+        ...         return MixOrder(scheme, sum(data.size for data in self.inputs))
+        >>> "".join(Alternating(ListSource("abc"), ListSource("123")))
+        'a1b2c3'
     """
 
     order_name = "MixDataset"

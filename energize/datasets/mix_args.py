@@ -80,6 +80,13 @@ def checked_entries(
     Raises:
         WeightError: For weights that are missing, not valid, or all 0.
         ConfigError: If there are no datasets, or values for other datasets.
+
+    Example:
+        >>> from energize import ListSource
+        >>> parts = {"web": ListSource("ab"), "code": ListSource("c")}
+        >>> entries, _ = checked_entries([parts], {"web": 3, "code": 1}, 2, None)
+        >>> [(entry.name, entry.weight, entry.max_epochs) for entry in entries]
+        [('web', 3.0, 2), ('code', 1.0, 2)]
     """
     rows, names = _listed(datasets, weights)
     if not rows:
@@ -163,6 +170,10 @@ def one_per_dataset(
 
     Raises:
         ConfigError: For an unknown name, or another number of values.
+
+    Example:
+        >>> one_per_dataset({"code": 0.5}, ["web", "code"], 2, "max_share")
+        [None, 0.5]
     """
     if isinstance(value, Mapping):
         for name in value:

@@ -51,6 +51,10 @@ def checked_unit(unit: UnitArgument | None, options: Mapping[str, Any]) -> Unit 
 
     Raises:
         ConfigError: For another value, and for options that the unit does not allow.
+
+    Example:
+        >>> checked_unit("tokens", {"stop": "restart"})
+        ColumnCost(cost='tokens')
     """
     if unit is None or unit == SAMPLES:
         return None

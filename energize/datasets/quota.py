@@ -26,7 +26,7 @@ from energize.datasets.batch import BatchDataset, members_between, same
 from energize.datasets.mix import MixDataset, MixOrder
 from energize.datasets.mix_args import QuotaPair, checked_streams
 from energize.datasets.transform import counted_alike
-from energize.order.composition import Composition, EpochOrder, EpochScheme
+from energize.order.composition import BatchComposition, EpochOrder, EpochScheme
 from energize.order.quota import EpochDraws, Quota, epoch_counts, epoch_size_in_samples
 
 T_co = TypeVar("T_co", covariant=True)
@@ -132,7 +132,7 @@ class QuotaDataset(MixDataset[T_co]):
         return self.requested_counts
 
     @cached_property
-    def _arrangement(self) -> EpochOrder | Composition:
+    def _arrangement(self) -> EpochOrder | BatchComposition:
         kind = "interleaved" if self.shuffle else "in_turn"
         return EpochOrder(kind, self._counts, _WINDOW, self.key)
 
@@ -230,9 +230,9 @@ class ComposedSamples(QuotaDataset[T_co]):
         )
 
     @cached_property
-    def composition(self) -> Composition:
+    def composition(self) -> BatchComposition:
         """How an epoch is cut into global batches and device batches."""
-        return Composition(
+        return BatchComposition(
             self.requested_counts,
             self.batching_method,
             self.batch_size,
@@ -247,7 +247,7 @@ class ComposedSamples(QuotaDataset[T_co]):
         return self.composition.totals
 
     @cached_property
-    def _arrangement(self) -> EpochOrder | Composition:
+    def _arrangement(self) -> EpochOrder | BatchComposition:
         return self.composition
 
     def settings(self) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from typing import Any
 from energize.core.blends import (
     Change,
     Edits,
-    FoundBlend,
+    NamedBlend,
     checked_request,
     chosen_blend,
     slot_after,
@@ -148,7 +148,7 @@ class LiveRun:
         live._log_change(found, acting.weights, live.step, acting.at)
         return live
 
-    def _acting(self, change: Change, edits: Edits) -> tuple[Change, FoundBlend]:
+    def _acting(self, change: Change, edits: Edits) -> tuple[Change, NamedBlend]:
         """Return a change at the slot where it takes effect now, and its blend."""
         run = self.run.edited(edits)
         found = chosen_blend(run.dataset, change.weights, change.blend)
@@ -166,7 +166,7 @@ class LiveRun:
 
     def _log_change(
         self,
-        found: FoundBlend,
+        found: NamedBlend,
         weights: Mapping[str, float],
         step: int,
         slot: int | None,

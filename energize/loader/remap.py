@@ -18,10 +18,10 @@ from energize.core.blends import (
     Change,
     Edits,
     Move,
-    Place,
+    PartPosition,
     ReadMix,
     moved,
-    places,
+    part_positions,
     read_mix,
     round_of,
 )
@@ -197,7 +197,9 @@ def _check_comparable(dataset: Dataset[Any], lanes: StreamPosition | None) -> No
         )
 
 
-def _check_any_kept(parts: Sequence[Place], places_before: Mapping[str, int]) -> None:
+def _check_any_kept(
+    parts: Sequence[PartPosition], places_before: Mapping[str, int]
+) -> None:
     """Raise `StateError` if no part of the new mix was in the saved one."""
     if any(part.digest in places_before for part in parts):
         return
@@ -212,7 +214,7 @@ def _check_any_kept(parts: Sequence[Place], places_before: Mapping[str, int]) ->
 
 def _new_places(
     dataset: Dataset[Any], cursor: State, lanes: StreamPosition | None
-) -> tuple[ReadMix | None, list[Place], int]:
+) -> tuple[ReadMix | None, list[PartPosition], int]:
     """Return what of the dataset is mixed below what reads; where its parts would stand
     by now, if it had been read from the beginning; and the round that lanes begin with.
     """
@@ -224,13 +226,13 @@ def _new_places(
             "does not, or the other way round. Start it without the state"
         )
     if mix is None or lanes is None:
-        return None, places(dataset, counter_field(cursor, "position")), 0
+        return None, part_positions(dataset, counter_field(cursor, "position")), 0
     begin = -(-counter_field(cursor, "slot") // lanes.lanes)
-    return mix, places(mix.node, begin * lanes.lanes), begin
+    return mix, part_positions(mix.node, begin * lanes.lanes), begin
 
 
 def _moves(
-    dataset: Any, items: int, new: Sequence[Place], old: Mapping[str, int]
+    dataset: Any, items: int, new: Sequence[PartPosition], old: Mapping[str, int]
 ) -> tuple[list[Move], int]:
     """Return what makes each part go on where it was left when so many items of the mix
     are over; and how many samples each of them leaves out for that.
@@ -243,7 +245,7 @@ def _moves(
         since = {each.digest: each.items for each in new}
         for _ in range(_TRIES):
             moves = {n: Move(n, k, read[n]) for n, k in since.items() if k != read[n]}
-            now = places(moved(dataset, moves), items) if moves else new
+            now = part_positions(moved(dataset, moves), items) if moves else new
             off = {each.digest: each.items - read[each.digest] for each in now}
             if not any(off.values()):
                 return list(moves.values()), more
@@ -256,9 +258,9 @@ def _moves(
 
 
 def _without(
-    old: Mapping[str, int], new: Sequence[Place], replaced: Sequence[Any]
+    old: Mapping[str, int], new: Sequence[PartPosition], replaced: Sequence[Any]
 ) -> dict[str, int]:
-    """Return the places of a saved state, of which those of parts that read such
+    """Return the positions of a saved state, of which those of parts that read such
     sources are of no part of the new mix.
     """
     gone = {source.identity for source in replaced}
@@ -272,11 +274,13 @@ def _without(
     }
 
 
-def _check_settled(dataset: Dataset[Any], position: int, now: Sequence[Place]) -> None:
+def _check_settled(
+    dataset: Dataset[Any], position: int, now: Sequence[PartPosition]
+) -> None:
     """Raise `StateError` where what the next item is made of was settled before: where
     it takes nothing that was not taken already.
     """
-    if [each.items for each in places(dataset, position + 1)] == [
+    if [each.items for each in part_positions(dataset, position + 1)] == [
         each.items for each in now
     ]:
         raise StateError(
@@ -338,7 +342,7 @@ def _report(
     saved: Tree,
     cursor: State,
     places_before: Mapping[str, int],
-    parts: Sequence[Place],
+    parts: Sequence[PartPosition],
 ) -> RemapReport:
     changes = Edits.loaded(cursor).changes
     dropped = _dropped(saved, places_before, parts)
@@ -370,7 +374,7 @@ def _report(
 
 
 def _dropped(
-    saved: Tree, places_before: Mapping[str, int], parts: Sequence[Place]
+    saved: Tree, places_before: Mapping[str, int], parts: Sequence[PartPosition]
 ) -> dict[str, int]:
     """Return what was taken of the saved parts that are gone, by their own names."""
     digests = {part.digest for part in parts}

@@ -18,9 +18,9 @@ from energize.core.arrays import Int64Array
 from energize.core.blends import (
     NOT_EDITED,
     Edits,
-    FoundBlend,
-    places_kept,
+    NamedBlend,
     replaced,
+    saved_part_positions,
     slot_after,
 )
 from energize.core.config import (
@@ -186,7 +186,7 @@ class Run(Generic[T]):
             ):
                 lanes = lanes.gathered(agreement)
             state = lanes.saved()
-        kept = places_kept(self.dataset, items, lanes)
+        kept = saved_part_positions(self.dataset, items, lanes)
         return cast("State", state) | self.edits.saved() | kept
 
     def check_alike(
@@ -309,7 +309,7 @@ class Run(Generic[T]):
             "where this rank has none. Use fewer ranks, or uneven='drop' or 'allow'"
         )
 
-    def first_unread_slot(self, place: Any, found: FoundBlend) -> int:
+    def first_unread_slot(self, place: Any, found: NamedBlend) -> int:
         """Return the first slot of a blend that no lane known here needed for what it
         delivered.
 
@@ -400,7 +400,7 @@ class _MarkedStream(Stream[T]):
         return cast("State", self._input.state())
 
 
-def check_goes_on(dataset: Any, found: FoundBlend) -> None:
+def check_goes_on(dataset: Any, found: NamedBlend) -> None:
     """Raise `ConfigError` for a blend that ends, or whose first slots come again."""
     if not getattr(found.blend, "_endless", True):
         raise ConfigError(

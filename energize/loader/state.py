@@ -20,7 +20,7 @@ from energize.core import limits, tree
 from energize.core.blends import (
     NOT_EDITED,
     Edits,
-    places_kept,
+    saved_part_positions,
     with_names_of,
 )
 from energize.core.config import (
@@ -286,7 +286,9 @@ def check_place(dataset: Dataset[Any], cursor: State) -> None:
         return
     said = state_field(cursor, "places", dict)
     lanes = StreamPosition.loaded(cursor) if "lanes" in cursor else None
-    kept = places_kept(dataset, cursor.get("position", 0), lanes).get("places", {})
+    kept = saved_part_positions(dataset, cursor.get("position", 0), lanes).get(
+        "places", {}
+    )
     for (
         part,
         found,

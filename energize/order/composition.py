@@ -108,7 +108,7 @@ class EpochScheme:
 
     def __init__(
         self,
-        arrangement: EpochOrder | Composition,
+        arrangement: EpochOrder | BatchComposition,
         epoch_counts: Int64Array,
         draws: Sequence[EpochDraws],
     ) -> None:
@@ -133,7 +133,7 @@ class EpochScheme:
         return source, item
 
 
-class Composition:
+class BatchComposition:
     """An epoch of `asked[s]` samples of each stream s, put together into global
     batches.
 
@@ -165,7 +165,7 @@ class Composition:
     stream and a stream cannot fill one in an epoch.
 
     >>> import numpy as np
-    >>> mixed = Composition(np.array([6, 2]), "stratified", 2, 4, key=1)
+    >>> mixed = BatchComposition(np.array([6, 2]), "stratified", 2, 4, key=1)
     >>> stream, _ = mixed.locate(np.zeros(4, dtype=np.int64), np.arange(4))
     >>> sorted(stream.tolist())
     [0, 0, 0, 1]

@@ -21,7 +21,7 @@ from energize import (
 )
 from energize.datasets.quota import ComposedDataset
 from energize.errors import ConfigError
-from energize.order.composition import BATCHING_METHODS, Composition
+from energize.order.composition import BATCHING_METHODS, BatchComposition
 from tests.support.composing import composed, epoch_of
 from tests.support.datasets import numbers, skip_thirds
 from tests.support.tables import check_faults
@@ -60,7 +60,7 @@ def test_batches_that_cannot_be_made():
             "did you mean 'stratified'",
         ),
         "parts": (
-            lambda: Composition(np.array([9, 9]), "random", 3, 8, key=1),
+            lambda: BatchComposition(np.array([9, 9]), "random", 3, 8, key=1),
             "cannot be divided into device batches of 3",
         ),
     }

@@ -134,7 +134,6 @@ STREAMS: dict[str, Dataset] = (
     STREAMING
     | {name: each for name, each in EVERY.items() if not each.indexed}
     | {
-        "multiplexed, first": multiplexed("first", 2, 1),
         "multiplexed, leave out": multiplexed("leave_out", 1, 2),
         "multiplexed, all seen": multiplexed("all_seen", None, None),
     }
