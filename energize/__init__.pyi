@@ -159,7 +159,7 @@ from .loader import (
 )
 from .loader.agreement import shared_reading
 from .loader.loader import BasicDataLoader, SavableDataLoader, SavableDataLoaderState
-from .metadataset.build import get_train_dataset, get_val_dataset, get_val_datasets
+from .metadataset.api import get_train_dataset, get_val_dataset, get_val_datasets
 from .mixing import ExcessLoss, MixingPolicy, unimax
 from .order.quota import Quota
 from .order.scheme import Scheme

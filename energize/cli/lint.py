@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,7 @@ from energize.errors import (
     SplitError,
 )
 from energize.inference.engine import is_loose
-from energize.metadataset.tree import JoinedLeaf, Leaf
+from energize.metadataset.nodes import Join, Leaf
 from energize.preparation.tasks import TASKS_FOLDER, check_ended, share
 from energize.preparation.verify import check_counts, check_folder, check_lines
 from energize.preparation.workers import map_in_order
@@ -165,20 +165,19 @@ def lint(path: mixes.DataPath, stored: mixes.Stored, by: Readers) -> None:
 
 
 def _paths(leaf: Leaf) -> list[Path]:
-    return (
-        [e.leaf.path for e in leaf.parts]
-        if isinstance(leaf, JoinedLeaf)
-        else [leaf.path]
-    )
+    parts = leaf.parts if isinstance(leaf, Join) else [leaf]
+    return [part.path for part in parts]
 
 
 def _leaves(found: Findings, path: Path, stored: mixes.Stored) -> Iterable[Leaf]:
     """Return what is read, once."""
-    leaves: dict[Leaf, Leaf] = {}
+    leaves: dict[Hashable, Leaf] = {}
     for split in stored.splits(path):
         try:
             for leaf in stored.leaves(path, split):
-                plain = replace(leaf, subflavors={}, shuffle_over_epochs_multiplier=1)
+                plain = leaf.model_copy(
+                    update={"subflavors": {}, "shuffle_over_epochs_multiplier": 1}
+                )
                 leaves.setdefault(plain.identity, leaf)
         except (DatasetNotFoundError, SplitError) as reason:
             found.tell(str(reason))

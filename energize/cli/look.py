@@ -7,7 +7,7 @@ from __future__ import annotations
 import ast
 import sys
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from itertools import groupby, islice
 from pathlib import Path
@@ -45,7 +45,7 @@ from energize.errors import (
     NotPreparedError,
 )
 from energize.extras.plots import check_plot, draw, intervals_for
-from energize.metadataset.tree import Leaf, leaves_with_weights
+from energize.metadataset.leaves import leaves_with_weights
 from energize.preparation.tasks import ranges
 from energize.report import PlannedBatch, PlannedSample, Simulation
 from energize.report.forecast import indexed, weighed_in
@@ -199,12 +199,12 @@ def _show_mix(console: Console, path: Path, stored: mixes.Stored) -> None:
             name = mixes.leaf_name(leaf, path.absolute().parent)
             count = leaf.source().size
             rows.append(
-                (name, leaf.split_part, f"{count:,}", asked, leaf.sample_type.__name__)
+                (name, leaf.split_part, f"{count:,}", asked, leaf.sample_class.__name__)
             )
         console.print(table(*columns, rows=rows, title=f"{path} [{split}]"))
 
 
-def _shares(path: Path, split: str) -> dict[Leaf, float]:
+def _shares(path: Path, split: str) -> dict[Hashable, float]:
     """Return the share of each part; nothing where there is no single one, as of
     stages.
     """

@@ -6,7 +6,7 @@ import importlib
 import inspect
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
 from types import ModuleType
@@ -22,18 +22,21 @@ from energize.data.files import absent, path_of
 from energize.data.nv_meta import read_splits
 from energize.errors import ConfigError, DatasetNotFoundError, nearest
 from energize.inference.engine import is_loose, split_parts
-from energize.metadataset.build import factory_of, get_train_dataset, get_val_dataset
-from energize.metadataset.models import read_metadataset
-from energize.metadataset.tree import (
+from energize.metadataset.api import get_train_dataset, get_val_dataset
+from energize.metadataset.documents import read_metadataset
+from energize.metadataset.factories import factory_of
+from energize.metadataset.nodes import (
     Blend,
-    JoinedLeaf,
+    Folder,
+    Join,
     Leaf,
     Node,
-    Staged,
+    Stages,
     every_leaf,
-    resolve,
+    folder_at,
     with_leaves,
 )
+from energize.metadataset.resolver import resolve
 from energize.task.encoder import DefaultTaskEncoder, TaskEncoder
 from energize.task.load import LoadingCode, SampleDecoder, run_file
 
@@ -135,11 +138,10 @@ class RunOptions:
         if self.encoder is not None:
             options["task_encoder"] = made_encoder(self.encoder)
         else:
-            node = with_leaves(
-                node, lambda leaf: replace(leaf, aux={})
-            )  # only cookers read them
+            # Only cookers read stores.
+            node = with_leaves(node, lambda leaf: leaf.model_copy(update={"aux": {}}))
         if self.encoder_per_type:
-            kinds = dict.fromkeys(leaf.sample_type for leaf in every_leaf(node))
+            kinds = dict.fromkeys(leaf.sample_class for leaf in every_leaf(node))
             options["task_encoder"] = {kind: DefaultTaskEncoder() for kind in kinds}
         composition = node.composition if isinstance(node, Blend) else None
         size = (
@@ -208,12 +210,7 @@ def made_encoder(text: str) -> TaskEncoder[Any, Any, Any, Any]:
 
 def _stand_ins(leaves: Sequence[Leaf]) -> dict[str, Any]:
     """Functions in place of those that folders bring along, which are never called."""
-    parts = [
-        part.leaf
-        for leaf in leaves
-        if isinstance(leaf, JoinedLeaf)
-        for part in leaf.parts
-    ]
+    parts = [part for leaf in leaves if isinstance(leaf, Join) for part in leaf.parts]
     coded = [leaf for leaf in (*leaves, *parts) if leaf.config.code]
     return {
         name: {leaf.path: stand_in for leaf in coded if name in leaf.config.code}
@@ -283,11 +280,16 @@ class Stored:
         raises.
         """
         node = node_at(path, split)
-        if isinstance(node, Leaf):
-            named = None if self.dataset_config == CONFIGS[0] else self.dataset_config
-            splits = None if self.split_config == CONFIGS[1] else self.split_config
-            node = replace(node, dataset_config=named, split_config=splits)
-        elif (self.dataset_config, self.split_config) != CONFIGS:
+        if (self.dataset_config, self.split_config) == CONFIGS:
+            pass
+        elif isinstance(node, Folder):
+            node = folder_at(
+                node.path,
+                split_part=node.split_part,
+                dataset_config=_unusual(self.dataset_config),
+                split_config=_unusual(self.split_config),
+            )
+        else:
             raise ConfigError(
                 "--dataset-config and --split-config are for folders; the entries of "
                 f"{path} name "
@@ -305,6 +307,11 @@ class Stored:
         )
 
 
+def _unusual(config: str) -> str | None:
+    """Return the name of a file of `.nv-meta`; None for the usual one."""
+    return None if config in CONFIGS else config
+
+
 def is_folder(path: Path) -> bool:
     """Return whether it is a folder, or nothing at all, rather than a file."""
     return path.is_dir() or not path.exists()
@@ -315,12 +322,13 @@ def is_jsonl(path: Path) -> bool:
     return path.suffix == ".jsonl"
 
 
-def node_at(path: Path, split: str) -> Node | Staged:
+def node_at(path: Path, split: str) -> Node | Stages:
     """Return what a split is made of. Raise `MetadatasetError`,
     `DatasetNotFoundError`.
     """
     if is_stage_file(path):
-        return Staged(read_stages(path, split).with_datasets(stage_node), str(path))
+        plan = read_stages(path, split).with_datasets(stage_node)
+        return Stages.model_construct(plan=plan, location=str(path))
     return resolve(path, split)
 
 
@@ -328,8 +336,8 @@ def leaf_name(leaf: Leaf, above: Path | None = None) -> str:
     """Return what a part is called: in full, or from the folder `above` on, without its
     split.
     """
-    if isinstance(leaf, JoinedLeaf):
-        return " joined with ".join(leaf_name(part.leaf, above) for part in leaf.parts)
+    if isinstance(leaf, Join):
+        return " joined with ".join(leaf_name(part, above) for part in leaf.parts)
     path = leaf.path if leaf.chosen is None else leaf.path / leaf.chosen.name
     if above is not None:
         return str(path.relative_to(above) if path.is_relative_to(above) else path)

@@ -42,7 +42,8 @@ from energize.errors import (
     MetadatasetError,
     nearest,
 )
-from energize.metadataset.build import batch_size_of, check_one_epoch, get_train_dataset
+from energize.metadataset.api import get_train_dataset
+from energize.metadataset.build import batch_size_of, check_one_epoch
 from energize.metadataset.located import (
     Located,
     Problem,
@@ -51,12 +52,10 @@ from energize.metadataset.located import (
     read_bytes,
     read_yaml,
 )
-from energize.metadataset.models import Expected, Name, Portion, Settings
-from energize.metadataset.tree import (
-    DEFAULT,
-    Blend,
-    Node,
-    Staged,
+from energize.metadataset.models import Expected, Name, Portion, StageSettings
+from energize.metadataset.nodes import Blend, Node, Stages
+from energize.metadataset.resolver import (
+    DEFAULT_STAGE,
     not_staged,
     plan_of,
     resolve,
@@ -128,7 +127,7 @@ _NEEDED = {"huggingface": "dataset", "nanoset": "dataset_folders"}
 _FOLDERS = Expected("a list of one or more folders, relative to this file")
 
 
-class StageData(Settings):
+class StageData(StageSettings):
     """What a stage file says about the data of a stage, as it is written.
 
     `folder` is that of the file: paths are relative to it. `split_part` is what is read
@@ -212,7 +211,8 @@ class TrainingKeys(StageData):
         for name in ("dataset_type", "seq_len"):
             if self.has_data and getattr(self, name) is None:
                 raise ConfigError(
-                    f"the key {name!r} is missing, and the stage {DEFAULT!r} needs it"
+                    f"the key {name!r} is missing, and the stage "
+                    f"{DEFAULT_STAGE!r} needs it"
                 )
         return self
 
@@ -287,10 +287,10 @@ def read_stages(
     data = None if text is None else text.data
     if isinstance(data, dict) and _SPLITS in data and _ROOT not in data:
         node = resolve(file, split_part)
-        if isinstance(node, Staged):
+        if isinstance(node, Stages):
             return node.plan
         raise MetadatasetError(
-            f"{node.place}: the split {split_part!r} has no stages, so there is no "
+            f"{node.location}: the split {split_part!r} has no stages, so there is no "
             "plan; read it "
             "with get_train_dataset, or give it `stages`"
         )
@@ -445,13 +445,15 @@ def stage_node(stage: Stage[StageData] | Stage[Node]) -> Node:
             "its dataset"
         )
     nodes = []
-    for each in data.dataset_folders or (data.dataset_path or "",):
-        node = resolve(joined(data.folder, each), data.split_part)
-        nodes.append(not_staged(node, f"{where}: {each!r}", "a stage is one mixture"))
+    for path in data.dataset_folders or (data.dataset_path or "",):
+        node = resolve(joined(data.folder, path), data.split_part)
+        nodes.append(not_staged(node, f"{where}: {path!r}", "a stage is one mixture"))
     if not data.dataset_folders:
         return nodes[0]
     weights = data.dataset_weights or (1.0,) * len(nodes)
-    return Blend(tuple(zip(nodes, weights, strict=True)), stage.place)
+    pairs = zip(nodes, weights, strict=True)
+    children = [node.model_copy(update={"weight": weight}) for node, weight in pairs]
+    return Blend.model_construct(children=children, location=stage.place)
 
 
 # Stages whose data are rows.

@@ -441,7 +441,7 @@ def distinct_names(
     """
     labels = _shortest(places, {(name,) for name in given if name is not None})
     pairs = list(zip(labels, split_parts, strict=True))
-    different = Counter(label for label, _ in set(pairs))
+    different = Counter([label for label, _ in set(pairs)])
     labels = [
         f"{label} [{part}]" if different[label] > 1 else label for label, part in pairs
     ]
@@ -465,15 +465,20 @@ def _shortest(
     taken has.
     """
     distinct = set(places)
-    alone = Counter(place[-1] for place in distinct) + Counter(
-        name[-1] for name in taken
-    )
-    several = [place for place in distinct if alone[place[-1]] > 1]
-    owners = Counter(place[-n:] for place in several for n in range(1, len(place) + 1))
+    alone = Counter([place[-1] for place in distinct])
+    alone.update([name[-1] for name in taken])
+    owners: Counter[tuple[str, ...]] = Counter()
+    for place in distinct:
+        if alone[place[-1]] > 1:
+            owners.update([place[-n:] for n in range(1, len(place) + 1)])
     owners.update(taken)
     found = []
     for place in places:
-        ends = (place[-n:] for n in range(1, len(place) + 1))
-        end = place[-1:] if alone[place[-1]] == 1 else place
-        found.append(next((each for each in ends if owners[each] == 1), end))
+        end = place[-1:]
+        if alone[place[-1]] > 1:
+            n = 1
+            while n < len(place) and owners[place[-n:]] != 1:
+                n += 1
+            end = place[-n:]
+        found.append(end)
     return ["/".join(end).replace("//", "/") for end in found]

@@ -9,17 +9,17 @@ from energize.core.dataset import Dataset
 from energize.core.lanes import WorkerConfig
 from energize.energon.nodes import RankLimitDataset
 from energize.energon.ranks import RankView
-from energize.metadataset import build
-from energize.metadataset.tree import Leaf
+from energize.metadataset import api
+from energize.metadataset.nodes import Leaf
 
 
-@wraps(build.get_train_dataset, assigned=())
+@wraps(api.get_train_dataset, assigned=())
 def get_train_dataset(*arguments: Any, **options: Any) -> RankView[Any]:
     """Return what `energize.get_train_dataset` returns, as a view of this rank."""
-    return RankView(build.get_train_dataset(*arguments, **options))
+    return RankView(api.get_train_dataset(*arguments, **options))
 
 
-@wraps(build.get_val_dataset, assigned=())
+@wraps(api.get_val_dataset, assigned=())
 def get_val_dataset(
     *arguments: Any, limit: int | None = None, **options: Any
 ) -> RankView[Any]:
@@ -27,11 +27,11 @@ def get_val_dataset(
 
     `limit` counts the batches of each rank.
     """
-    dataset = build.get_val_dataset(*arguments, **options)
+    dataset = api.get_val_dataset(*arguments, **options)
     return _limited(dataset, limit, options.get("worker_config"))
 
 
-@wraps(build.get_val_datasets, assigned=())
+@wraps(api.get_val_datasets, assigned=())
 def get_val_datasets(
     *arguments: Any, limit: int | None = None, **options: Any
 ) -> list[tuple[RankView[Any], Leaf]]:
@@ -40,7 +40,7 @@ def get_val_datasets(
     `limit` counts the batches of each rank.
     """
     config = options.get("worker_config")
-    pairs = build.get_val_datasets(*arguments, **options)
+    pairs = api.get_val_datasets(*arguments, **options)
     return [(_limited(dataset, limit, config), leaf) for dataset, leaf in pairs]
 
 

@@ -48,8 +48,8 @@ from energize.energon.edataclass import edataclass
 from energize.energon.failures import sources_of
 from energize.energon.ranks import RankView
 from energize.errors import ConfigError, DataError, UntrustedCodeError
-from energize.metadataset.build import factory_of
-from energize.metadataset.tree import Leaf
+from energize.metadataset.factories import factory_of
+from energize.metadataset.nodes import folder_at
 from energize.preparation.index import prepare, prepare_jsonl
 from energize.preparation.media import prepare_media
 from energize.task.images import IMAGE_SPECS
@@ -702,17 +702,22 @@ def get_dataset_from_config(
     unused = kwargs.pop("parallel_shard_iters", None)
     accepted("get_dataset_from_config", parallel_shard_iters=unused)
     code = loading_code(kwargs)
-    leaf = Leaf(path_of(path), "train", subflavors or {}, dataset_config, split_config)
-    if leaf.is_jsonl and (dataset_config or split_config):
+    settings = {
+        "subflavors": subflavors or {},
+        "dataset_config": dataset_config,
+        "split_config": split_config,
+    }
+    leaf = folder_at(path_of(path), **settings)
+    if leaf.data.is_jsonl and (dataset_config or split_config):
         raise ConfigError(
             f"{path}: dataset_config={dataset_config!r} and "
             f"split_config={split_config!r} name "
             "files of a prepared folder, and this is a file of JSON lines, which has "
             "none"
         )
-    if sample_type is not None and not issubclass(leaf.sample_type, sample_type):
+    if sample_type is not None and not issubclass(leaf.sample_class, sample_type):
         raise ConfigError(
-            f"{path}: its samples are of type {leaf.sample_type.__name__}, and "
+            f"{path}: its samples are of type {leaf.sample_class.__name__}, and "
             "sample_type asks "
             f"for {sample_type.__name__}"
         )
@@ -721,7 +726,7 @@ def get_dataset_from_config(
     order = SampleOrder(*(kwargs.pop(name, told.get(name)) for name in names))
     config = worker_config or WorkerConfig()
     made = factory_of(
-        replace(leaf, split_part=split_part or told["split_part"]),
+        folder_at(leaf.path, **settings, split_part=split_part or told["split_part"]),
         decoder=kwargs.pop("decoder", DEFAULT_DECODER),
         code=code,
         seed=config.seed_offset,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -22,25 +22,18 @@ from energize.energon.factories import (
     get_dataset_type,
 )
 from energize.errors import ConfigError, DatasetNotFoundError, NotPreparedError
-from energize.metadataset.build import entry_of, loaded_datasets
-from energize.metadataset.located import Problem, as_error, plain_values
-from energize.metadataset.models import (
-    ENERGIZE,
-    Folder,
+from energize.metadataset.api import entry_of
+from energize.metadataset.documents import (
     MetadatasetFile,
     document,
     read_metadataset,
 )
-from energize.metadataset.tree import (
-    FILESYSTEM,
-    JoinedLeaf,
-    Leaf,
-    Node,
-    Staged,
-    every_leaf,
-    not_staged,
-    resolve,
-)
+from energize.metadataset.factories import loaded_datasets
+from energize.metadataset.located import Problem, as_error, plain_values
+from energize.metadataset.models import ENERGIZE, FolderKeys
+from energize.metadataset.nodes import Join, Leaf, Node, Stages, every_leaf
+from energize.metadataset.paths import FILESYSTEM
+from energize.metadataset.resolver import not_staged, resolve
 from energize.task.load import SampleDecoder
 from energize.task.pipeline import (
     STORED,
@@ -77,8 +70,8 @@ class DatasetLoaderInterface(ABC):
 
     @abstractmethod
     def node(
-        self, split_part: str, asked: Folder, *, existing: bool = True
-    ) -> Node | Staged:
+        self, split_part: str, asked: FolderKeys, *, existing: bool = True
+    ) -> Node | Stages:
         """Return what a split reads, with the settings `asked` around it; see
         `resolve`.
         """
@@ -135,8 +128,7 @@ class DatasetLoaderInterface(ABC):
         node = self.node(split_part, entry_of(), existing=False)
         leaves = list[Leaf]()
         for leaf in every_leaf(node):  # of a join one by one
-            joined = leaf.parts if isinstance(leaf, JoinedLeaf) else ()
-            leaves += [each.leaf for each in joined] or [leaf]
+            leaves += leaf.parts if isinstance(leaf, Join) else [leaf]
         return [
             TraversedDatasetReference(
                 EPath(leaf.path),
@@ -167,9 +159,12 @@ class DatasetLoaderInterface(ABC):
             leaf for name in names for leaf in every_leaf(self.node(name, entry_of()))
         ]
         joins = [
-            cast("JoinedSource", replace(leaf, subset=None, chosen=None).source())
+            cast(
+                "JoinedSource",
+                leaf.model_copy(update={"subset": None, "chosen": None}).source(),
+            )
             for leaf in leaves
-            if isinstance(leaf, JoinedLeaf)
+            if isinstance(leaf, Join)
         ]
         files = list(dict.fromkeys(map(write_matches, joins)))
         if split_part is None:
@@ -193,8 +188,8 @@ class DatasetLoader(DatasetLoaderInterface):
         }
 
     def node(
-        self, split_part: str, asked: Folder, *, existing: bool = True
-    ) -> Node | Staged:
+        self, split_part: str, asked: FolderKeys, *, existing: bool = True
+    ) -> Node | Stages:
         entry = {
             "split_part": split_part,
             **self.settings,
@@ -270,8 +265,8 @@ class Metadataset(DatasetLoaderInterface):
         self.splits = file.splits
 
     def node(
-        self, split_part: str, asked: Folder, *, existing: bool = True
-    ) -> Node | Staged:
+        self, split_part: str, asked: FolderKeys, *, existing: bool = True
+    ) -> Node | Stages:
         return resolve(self.file, split_part, asked, existing=existing)
 
 

@@ -6,7 +6,8 @@ from importlib import import_module
 from typing import Any
 
 _MODULES = (
-    *("metadataset.tree", "metadataset.models"),
+    *("metadataset.nodes", "metadataset.resolver", "metadataset.leaves"),
+    *("metadataset.documents", "metadataset.models"),
     *("energon.loading", "task.pipeline"),
 )
 

@@ -7,11 +7,9 @@ it. Its annotation is what checks it and tells editors of it.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import (
     TYPE_CHECKING,
     Annotated,
@@ -33,7 +31,6 @@ from pydantic import (
     PositiveInt,
     Tag,
     TypeAdapter,
-    ValidationError,
     ValidationInfo,
     model_validator,
 )
@@ -42,21 +39,12 @@ from pydantic_core import CoreSchema, core_schema
 
 from energize.core import limits
 from energize.core.costs import ItemCost
-from energize.core.validation import KeyPath, Model, faults, short
-from energize.data.files import path_of
+from energize.core.validation import Model, short
 from energize.data.join import NONMATCH
 from energize.data.nv_meta import TypeName
 from energize.data.source import Subset
 from energize.datasets.quota import SAMPLING_METHODS
 from energize.errors import ConfigError
-from energize.metadataset.located import (
-    Located,
-    Problem,
-    as_error,
-    check_few,
-    plain_values,
-    read_yaml,
-)
 from energize.order import Schedule
 from energize.order.composition import BATCHING_METHODS
 from energize.order.quota import Quota, epoch_size_in_samples
@@ -300,7 +288,7 @@ Joiner = Annotated[
 """A joiner as a file names it, or the type or function that a program gives itself."""
 
 
-class Composition(Keys):
+class CompositionKeys(Keys):
     """What a global batch is made of, see `ComposedDataset`; None: as large as a batch,
     and `drop_last` as the program that reads the mix says.
     """
@@ -370,7 +358,7 @@ def _listed(value: Any) -> list[Any]:
 # Kinds of nodes
 
 
-class _Read(Keys):
+class ReadKeys(Keys):
     """What a dataset and a join say of how they are read."""
 
     split_part: Text | None = None
@@ -381,11 +369,13 @@ class _Read(Keys):
     subset: Range | None = None
 
 
-class _Weighed(Keys):
+class WeighedKeys(Keys):
+    """Keys of all that has a weight in the loss."""
+
     sample_weight: Number | None = None
 
 
-class _Property(_Weighed):
+class PropertyKeys(WeighedKeys):
     """What mixes samples by a property of theirs."""
 
     by: Text | None = None
@@ -393,7 +383,7 @@ class _Property(_Weighed):
     other: Weight | None = None
 
     @model_validator(mode="after")
-    def _property(self) -> _Property:
+    def _property(self) -> PropertyKeys:
         if self.by is None:
             if self.weights is not None or self.other is not None:
                 raise ConfigError(
@@ -422,7 +412,7 @@ SampleTypeName = Annotated[
 ]
 
 
-class Folder(_Read, _Property):
+class FolderKeys(ReadKeys, PropertyKeys):
     """A folder of samples, prepared or loose, a file of rows, or another metadataset.
     `sample_type` and `field_map` say what its samples are, where the folder does not,
     or otherwise than it does.
@@ -443,12 +433,12 @@ class Folder(_Read, _Property):
     inferred: Table | None = None
 
 
-class Join(_Read, _Property):
+class JoinKeys(ReadKeys, PropertyKeys):
     """Folders whose samples of one key are joined."""
 
     join: Annotated[
-        Annotated[list[Joined], Field(min_length=2), Tag("<list>")]
-        | Annotated[dict[str, Joined], Field(min_length=2), Tag("<mapping>")],
+        Annotated[list[JoinedKeys], Field(min_length=2), Tag("<list>")]
+        | Annotated[dict[str, JoinedKeys], Field(min_length=2), Tag("<mapping>")],
         Discriminator(
             lambda value: "<mapping>" if isinstance(value, Mapping) else "<list>"
         ),
@@ -457,14 +447,14 @@ class Join(_Read, _Property):
     joiner: Joiner
 
     @property
-    def entries(self) -> list[tuple[str | int, Joined]]:
+    def entries(self) -> list[tuple[str | int, JoinedKeys]]:
         """What is joined, by number or by name."""
         return list(
             self.join.items() if isinstance(self.join, dict) else enumerate(self.join)
         )
 
     @model_validator(mode="after")
-    def _first(self) -> Join:
+    def _first(self) -> JoinKeys:
         if self.entries[0][1].nonmatch != "error":
             raise ConfigError(
                 "join: nonmatch of the first dataset says nothing, as its samples are "
@@ -474,40 +464,38 @@ class Join(_Read, _Property):
         return self
 
 
-class _List(_Weighed):
+class ListKeys(WeighedKeys):
     """Nodes in a list; quotas say what each gives to an epoch."""
 
-    kind: ClassVar[str]
+    list_key: ClassVar[str]
     by_quotas: ClassVar[bool] = True
     subset: Range | None = None
 
     @property
     def entries(self) -> list[Any]:
         """The nodes."""
-        return getattr(self, self.kind)  # type: ignore[no-any-return]
+        return getattr(self, self.list_key)  # type: ignore[no-any-return]
 
 
-class Passes(_List):
+class PassesKeys(ListKeys):
     """Nodes that are read some passes each in an epoch."""
 
-    kind = EPOCHIZED
+    list_key = EPOCHIZED
     blend_epochized: Annotated[
         list[PassesEntry], Field(min_length=1), BeforeValidator(_few)
     ]
 
 
-class Concat(_List):
+class ConcatKeys(ListKeys):
     """Nodes that follow one another in every epoch."""
 
-    kind = "concat"
+    list_key = "concat"
     concat: Annotated[list[ConcatEntry], Field(min_length=1), BeforeValidator(_few)]
 
 
-class Blend(_List, _Property):
-    """Nodes mixed by weights or by quotas."""
+class BlendSettings(Keys):
+    """How the nodes of a blend are mixed."""
 
-    kind = "blend"
-    blend: Annotated[list[BlendEntry], Field(min_length=1), BeforeValidator(_few)]
     scheme: Annotated[str, OneOf(SCHEMES)] | None = None
     block_size: PositiveInt | None = None
     stop: Annotated[str, OneOf(STOP_RULES)] | None = None
@@ -516,18 +504,36 @@ class Blend(_List, _Property):
     epoch_size: EpochSize | None = None
     sampling_method: Annotated[str, OneOf(SAMPLING_METHODS)] | None = None
 
+
+BLEND_DEFAULTS: Final[Mapping[str, Any]] = {
+    "scheme": None,
+    "block_size": None,
+    "stop": None,
+    "temperature": 1,
+    "unit": "samples",
+}
+"""The settings of a blend by weights that are options of `BlendDataset`."""
+
+
+class OuterBlendSettings(Keys):
+    """Settings of a blend that is not in another one."""
+
+    composition: CompositionKeys | None = None
+    max_correction: (
+        Annotated[Number, Field(ge=1), Expected("a finite number, 1 or more")] | None
+    ) = None
+
+
+class BlendKeys(ListKeys, PropertyKeys, BlendSettings):
+    """Nodes mixed by weights or by quotas."""
+
+    list_key = "blend"
+    blend: Annotated[list[BlendEntry], Field(min_length=1), BeforeValidator(_few)]
+
     @cached_property
     def by_quotas(self) -> bool:  # type: ignore[override]
         """Whether quotas, not weights, say what each node gives."""
         return bool(self._given(_QUOTAS))
-
-    @property
-    def targets(self) -> tuple[float, ...] | None:
-        """What the entries weigh in the loss, where they say it."""
-        given = [
-            each.target_weight for each in self.blend if each.target_weight is not None
-        ]
-        return tuple(given) if given else None
 
     def _given(self, keys: tuple[set[str], set[str]]) -> list[str]:
         """Return those of some keys that it has, and that its entries have, as messages
@@ -541,8 +547,8 @@ class Blend(_List, _Property):
         return found
 
     @model_validator(mode="after")
-    def _mixed(self, info: ValidationInfo) -> Blend:
-        """Raise `ConfigError` for keys that are right one by one, and not together."""
+    def _mixed(self, info: ValidationInfo) -> BlendKeys:
+        """Raise `ConfigError` for keys that are valid alone but not together."""
         weights = self._given(_WEIGHTS)
         if self.by_quotas and weights:
             raise ConfigError(
@@ -554,30 +560,37 @@ class Blend(_List, _Property):
             raise ConfigError(
                 f"block_size is for scheme: block, and the scheme is {self.scheme}"
             )
-        weighed = [each for each in weights if "entry" in each]
-        if self.by is not None and (self.by_quotas or weighed):
-            told = weighed[0] if weighed else self._given(_QUOTAS)[0]
-            raise ConfigError(
-                f"the samples of all entries are weighed by {short(self.by)}, so "
-                f"{told} says "
-                "nothing; remove it, or give 'by' to the entries"
-            )
+        if self.by is not None:
+            self._check_property(weights)
         if not self.by_quotas:
             self._check_weights(every=(info.context or {}).get("weighs_all", True))
+            self._check_targets()
         return self
+
+    def _check_property(self, weights: list[str]) -> None:
+        weighed = [key for key in weights if "entry" in key]
+        if self.by_quotas or weighed:
+            key = weighed[0] if weighed else self._given(_QUOTAS)[0]
+            raise ConfigError(
+                f"the samples of all entries are weighed by {short(self.by)}, so "
+                f"{key} says "
+                "nothing; remove it, or give 'by' to the entries"
+            )
 
     def _check_weights(self, *, every: bool) -> None:
         without = [
             i
-            for i, each in enumerate(self.blend)
-            if "weight" not in each.model_fields_set
+            for i, entry in enumerate(self.blend)
+            if "weight" not in entry.model_fields_set
         ]
         if every and 0 < len(without) < len(self.blend):
             raise ConfigError(
                 f"blend: entries {without} have no weight; give all entries one"
             )
-        targets = [each.target_weight for each in self.blend]
-        without = [i for i, each in enumerate(targets) if each is None]
+
+    def _check_targets(self) -> None:
+        targets = [entry.target_weight for entry in self.blend]
+        without = [i for i, target in enumerate(targets) if target is None]
         if 0 < len(without) < len(targets):
             raise ConfigError(
                 f"blend: entries {without} have no target_weight; give all one"
@@ -588,25 +601,20 @@ class Blend(_List, _Property):
             )
 
 
-class OuterBlend(Blend):
+class OuterBlendKeys(BlendKeys, OuterBlendSettings):
     """A blend that is a split or a stage."""
-
-    composition: Composition | None = None
-    max_correction: (
-        Annotated[Number, Field(ge=1), Expected("a finite number, 1 or more")] | None
-    ) = None
 
 
 # Places of nodes
 
 
-class _Named(Keys):
+class NamedKeys(Keys):
     """An entry of a list."""
 
     name: EntryName | None = None
 
 
-class InBlend(_Named):
+class InBlend(NamedKeys):
     """An entry of a blend."""
 
     weight: Weight = 1
@@ -630,7 +638,7 @@ class InBlend(_Named):
         return Quota(proportion=self.proportion, repeat=self.repeat, choose=self.choose)
 
 
-class InPasses(_Named):
+class InPasses(NamedKeys):
     """An entry of blend_epochized."""
 
     repetitions: Number = 1
@@ -641,7 +649,7 @@ class InPasses(_Named):
         return Quota() if self.repetitions == 1 else Quota(repeat=self.repetitions)
 
 
-class InConcat(_Named):
+class InConcat(NamedKeys):
     """An entry of a concat."""
 
     quota: ClassVar[Quota] = Quota()
@@ -654,7 +662,7 @@ class AtTop(Keys):
     level: Annotated[LevelKeys, AfterValidator(LevelKeys.level)] | None = None
 
 
-class Settings(Keys):
+class StageSettings(Keys):
     """What stages have beside what they read."""
 
     seq_len: PositiveInt | None = None
@@ -663,7 +671,7 @@ class Settings(Keys):
     seed: NonNegativeInt | None = None
 
 
-class InStages(AtTop, Settings):
+class InStages(AtTop, StageSettings):
     """A stage."""
 
     name: Name
@@ -671,18 +679,18 @@ class InStages(AtTop, Settings):
     end_step: PositiveInt | None = None
 
 
-class Stages(Settings):
+class StagesKeys(StageSettings):
     """A split with stages."""
 
     steps: PositiveInt | None = None
     stages: Annotated[list[Stage], Field(min_length=1), BeforeValidator(_few)]
 
 
-class OnlyStages(Stages, _Weighed):
+class OnlyStagesKeys(StagesKeys, WeighedKeys):
     """A split of stages, without anything before them."""
 
 
-class Joined(_Read):
+class JoinedKeys(ReadKeys):
     """An entry of a join."""
 
     path: Text
@@ -690,11 +698,11 @@ class Joined(_Read):
 
 
 KINDS: Final[Mapping[str, type[Keys]]] = {
-    "concat": Concat,
-    "join": Join,
-    EPOCHIZED: Passes,
-    "blend": Blend,
-    "path": Folder,
+    "concat": ConcatKeys,
+    "join": JoinKeys,
+    EPOCHIZED: PassesKeys,
+    "blend": BlendKeys,
+    "path": FolderKeys,
 }
 """By the key that makes a node what it is."""
 
@@ -721,7 +729,7 @@ def _split(value: Any) -> str | None:
 
 def _at(
     *places: tuple[str, type[Keys]],
-    blend: type[Blend] = Blend,
+    blend: type[BlendKeys] = BlendKeys,
     tag: Any = _kind,
     node: str = NODE,
     more: Sequence[Any] = (),
@@ -753,16 +761,20 @@ else:
     )
     Stage = _at(
         ("", InStages),
-        blend=OuterBlend,
+        blend=OuterBlendKeys,
         node="a stage: 'name', 'start_step' and a 'path'",
     )
-    _only = [Annotated[OnlyStages, Tag("<stages>")]]
+    _only = [Annotated[OnlyStagesKeys, Tag("<stages>")]]
     Split = _at(
-        ("", AtTop), ("<stages>", Stages), blend=OuterBlend, tag=_split, more=_only
+        ("", AtTop),
+        ("<stages>", StagesKeys),
+        blend=OuterBlendKeys,
+        tag=_split,
+        more=_only,
     )
 
 
-class Document(Keys):
+class DocumentKeys(Keys):
     """A metadataset file."""
 
     module: Literal["energize", "megatron.energon"] = Field(alias="__module__")
@@ -770,273 +782,7 @@ class Document(Keys):
     splits: Annotated[dict[str, Split], Field(min_length=1)]
 
 
-DOCUMENT: Final = TypeAdapter(Document)
-
-
-STAGE_FILE = (
-    "a file of stages is no metadataset; it is read by "
-    "get_staged_train_dataset and read_stages"
-)
-
-
-_OLDER = {
-    *("path", "split_part", "subflavors", "shuffle_over_epochs_multiplier"),
-    *("dataset_config", "split_config", "weight"),
-}
-
-
-_LISTS = {"blend", "blend_epochized", "join", "datasets"}
-
-
-_NEWER = {*_OLDER, *_LISTS, "repetitions", "joiner", "nonmatch", "aux", "subset"}
-"""The keys of Energon's two grammars."""
-
-
-_OTHERS: tuple[type[Keys], ...] = (
-    OuterBlend,
-    InBlend,
-    InPasses,
-    InStages,
-    Stages,
-    Joined,
-)
-_KEYS = frozenset(
-    name for model in (*KINDS.values(), *_OTHERS) for name in model.model_fields
-)
-"""All keys of nodes."""
-
-
-_MEANT = {
-    **dict.fromkeys(InBlend.model_fields, "it is for an entry of 'blend'"),
-    **dict.fromkeys((*Settings.model_fields, "steps"), "it stands beside 'stages'"),
-    **dict.fromkeys(
-        ("loss_weight", "loss_weights", "sample_weights"), "it is 'sample_weight'"
-    ),
-    **dict.fromkeys(("target_weights", "importance_weight"), "it is 'target_weight'"),
-    "repetitions": "it is for an entry of 'blend_epochized'",
-    "nonmatch": "it is for an entry of 'join'",
-    "joiner": "it is for a 'join'",
-    "composition": "it is for the outermost 'blend'",
-    "sample_weight": "it is for a dataset, a blend, a concat or a join as a whole",
-    "stages": "stages are parts of the whole run, so they stand in a split",
-}
-"""What keys that stand in the wrong place are for, and what others are called here."""
-
-
-@dataclass(frozen=True, slots=True)
-class MetadatasetFile:
-    """A metadataset file, checked by itself: what it refers to was not looked at."""
-
-    file: Path
-    splits: Mapping[str, Keys]
-    text: Located
-
-    @property
-    def older(self) -> bool:
-        """Whether it is written in Energon's older grammar."""
-        return bool(self.text.renamed)
-
-
-def read_metadataset(
-    path: str | os.PathLike[str] | Mapping[str, Any],
-) -> MetadatasetFile:
-    """Read a metadataset file, or a mapping with what one would say; what it names is
-    not touched.
-
-    The text is plain data: nothing in it is imported or executed. Variables of the
-    environment are put in where a text names them: `${NAME}`, or `${NAME:-default}`.
-    Relative paths in a mapping begin in the current folder.
-
-    Raises `MetadatasetError` with every fault of the file, each with its line, its path
-    in the document, the value and what was expected; `DatasetNotFoundError` when there
-    is no such file.
-
-    >>> import tempfile
-    >>> file = Path(tempfile.mkdtemp()) / "mix.yaml"
-    >>> _ = file.write_text('''
-    ... __module__: energize
-    ... __class__: MetadatasetV2
-    ... splits:
-    ...   train:
-    ...     blend:
-    ...       - {path: captions, weight: 3}
-    ...       - {path: photographs, weight: 1}
-    ... ''')
-    >>> [
-    ...     (entry.path, entry.weight)
-    ...     for entry in read_metadataset(file).splits["train"].blend
-    ... ]
-    [('captions', 3), ('photographs', 1)]
-    """
-    problems: list[Problem] = []
-    if isinstance(path, Mapping):
-        file = Path("<a mapping>")
-        metadataset = document(plain_values(path, file, problems), problems)
-    else:
-        file = path_of(path)
-        metadataset = load(file, problems)
-    if metadataset is None:
-        raise as_error(file, problems)
-    return metadataset
-
-
-def load(file: Path, problems: list[Problem]) -> MetadatasetFile | None:
-    """Return the document in `file`, or None when it cannot be used; faults go to
-    `problems`.
-    """
-    found: list[Problem] = []
-    text = read_yaml(file, found, variables=True)
-    metadataset = None if text is None else document(text, found)
-    problems += sorted(found, key=lambda problem: problem.line)
-    return metadataset
-
-
-def document(
-    text: Located, problems: list[Problem], *, weighs_all: bool | None = None
-) -> MetadatasetFile | None:
-    """Return what a document says, or None when something in it is wrong; faults go to
-    `problems`, but for those of values that have a problem already.
-
-    With `weighs_all` every entry of a blend has a weight, or none has; by default so in
-    our own files, where Energon's give 1 to an entry without.
-    """
-    found: list[tuple[KeyPath, str]] = []
-    if not isinstance(text.data, dict):
-        told = (
-            "expected a mapping with __module__, __class__ and splits; got "
-            f"{short(text.data)}"
-        )
-        found.append(((), told))
-    elif "training" in text.data and "splits" not in text.data:
-        found.append((("training",), STAGE_FILE))
-    else:
-        text, module = _rewritten(text, problems), text.data.get("__module__")
-        try:
-            every = module == ENERGIZE if weighs_all is None else weighs_all
-            checked = DOCUMENT.validate_python(text.data, context={"weighs_all": every})
-        except ValidationError as error:
-            found += _told(error, text.data)
-        else:
-            if not problems:
-                return MetadatasetFile(text.file, checked.splits, text)
-    known = {problem.place for problem in problems}
-    faulty = [text.problem(*fault) for fault in found]
-    problems += [problem for problem in faulty if problem.place not in known]
-    check_few(text.file, problems)
-    return None
-
-
-def _told(error: ValidationError, data: Any) -> Iterator[tuple[KeyPath, str]]:
-    """Yield what is wrong with a document. A key that is missing is not told beside one
-    that is a slip of the pen.
-    """
-    found = [
-        (path, _with_hint(path, text, data))
-        for path, text in faults(error, DOCUMENT, data)
-    ]
-    misspelt = {path[:-1] for path, text in found if "did you mean" in text}
-    for path, text in found:
-        if not text.endswith("is missing") or path[:-1] not in misspelt:
-            yield path, text
-
-
-def _with_hint(path: KeyPath, text: str, data: Any) -> str:
-    """Return what is wrong with a value; of a key that nothing reads, what else is
-    known of it.
-    """
-    if not text.startswith("unknown key"):
-        return text
-    around = data
-    key = str(path[-1])
-    for part in path[:-1]:
-        around = around[part]
-    kinds = [kind for kind in KINDS if kind in around]
-    if key in kinds and len(kinds) > 1:
-        return (
-            f"{' and '.join(map(repr, kinds))} are given; expected exactly one of them"
-        )
-    if key in _MEANT or key in _KEYS:
-        return f"the key {key!r} has no place here; {_MEANT.get(key, 'remove it')}"
-    return text
-
-
-# Energon's grammars
-
-
-def _rewritten(text: Located, found: list[Problem]) -> Located:
-    """Return a document in our words; keys that Energon's grammars do not have go to
-    `found`.
-    """
-    data = text.data
-    splits = text.data.get("splits")
-    nodes = splits if isinstance(splits, dict) else {}
-    listed = any(
-        isinstance(node, dict) and "datasets" in node for node in nodes.values()
-    )
-    if data.get("__class__", "Metadataset" if listed else "") == "Metadataset":
-        keys = _OLDER
-        needs = "`__class__: MetadatasetV2`"
-    elif data.get("__module__") == ENERGON:
-        keys = _NEWER
-        needs = f"`__module__: {ENERGIZE}`"
-    else:
-        return text
-    for name, node in nodes.items():
-        for foreign in _foreign(node, keys, ("splits", name)):
-            told = (
-                "unknown key, or value, in a file of Energon's grammar; it needs "
-                f"{needs}"
-            )
-            found.append(text.problem(foreign, told))
-    if keys is _NEWER:
-        return text
-    own: dict[Any, Any] = {}
-    renamed: dict[KeyPath, KeyPath] = {("__class__",): ("__class__",)}
-    for name, node in nodes.items():
-        path: KeyPath = ("splits", name)
-        if not isinstance(node, dict) or not isinstance(node.get("datasets"), list):
-            told = f"expected a mapping with 'datasets'; got {short(node)}"
-            found.append(text.problem(path, told))
-            continue
-        rest = {key: value for key, value in node.items() if key != "datasets"}
-        own[name] = {
-            **rest,
-            "blend": [_relabelled(entry) for entry in node["datasets"]],
-        }
-        renamed[*path, "blend"] = (*path, "datasets")
-    head = {"__module__": ENERGIZE, **data, "__class__": "MetadatasetV2"}
-    return replace(text, data={**head, "splits": own or splits}, renamed=renamed)
-
-
-def _foreign(node: Any, keys: set[str], path: KeyPath) -> Iterator[KeyPath]:
-    """Yield the paths of our own keys, and of schedules, below a node of a grammar that
-    has `keys`.
-    """
-    for key, value in node.items() if isinstance(node, dict) else ():
-        if (key in _KEYS and key not in keys) or (
-            key == "weight" and isinstance(value, dict)
-        ):
-            yield (*path, key)
-        elif key in _LISTS and isinstance(value, dict | list):
-            for i, each in (
-                value.items() if isinstance(value, dict) else enumerate(value)
-            ):
-                yield from _foreign(each, keys, (*path, key, i))
-
-
-def _relabelled(entry: Any) -> Any:
-    """Return an entry of the older grammar with its `subflavor` among the
-    subflavors.
-    """
-    if not isinstance(entry, dict) or "subflavor" not in entry:
-        return entry
-    rest = {key: value for key, value in entry.items() if key != "subflavor"}
-    labels = rest.get("subflavors", {})
-    own = {"__subflavor__": entry["subflavor"]}
-    return {
-        **rest,
-        "subflavors": {**own, **labels} if isinstance(labels, dict) else labels,
-    }
+DOCUMENT: Final = TypeAdapter(DocumentKeys)
 
 
 def json_schema() -> dict[str, Any]:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from energize.metadataset import Staged, leaves_with_weights, read_metadataset, resolve
+from energize.metadataset import Stages, leaves_with_weights, read_metadataset, resolve
 from tests.support.metadatasets import beside_folders
 from tests.support.peers import run_energon
 
@@ -28,7 +28,7 @@ def test_every_split_of_every_example_resolves(examples, file):
     assert file.read_text().startswith("# ")
     for split in read_metadataset(file).splits:
         node = resolve(examples / file.name, split)
-        staged = isinstance(node, Staged)
+        staged = isinstance(node, Stages)
         for each in [stage.dataset for stage in node.plan.stages] if staged else [node]:
             assert sum(share for _, share in leaves_with_weights(each)) == 1
 

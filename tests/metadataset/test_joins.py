@@ -188,7 +188,7 @@ def test_a_joiner_is_code_that_the_program_imported(folder):
                 kind, file, "0000" if module == ours else "mix.yaml:5 (splits.t"
             )
     leaf = resolve(joined(folder), "train")
-    assert leaf.sample_type is Pair
+    assert leaf.sample_class is Pair
     assert (
         pair.__name__
         == resolve(joined(folder, joiner=FUNCTION), "train").joiner.function

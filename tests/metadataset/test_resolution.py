@@ -111,8 +111,36 @@ def test_weights_made_by_hand_are_checked(folders):
     for weights in [(0, 0), (-1, 2), (float("nan"), 1)]:
         with pytest.raises(WeightError, match="here"):
             leaves_with_weights(
-                Blend(tuple((leaf, weight) for weight in weights), "here")
+                Blend.model_construct(
+                    children=[
+                        leaf.model_copy(update={"weight": weight}) for weight in weights
+                    ],
+                    location="here",
+                )
             )
+
+
+# Short forms
+
+
+def test_lists_and_dicts_of_paths_are_blends(folders):
+    a, b = folders / "a", folders / "b"
+    for path, shares in [
+        ([a, str(b)], {"a": 0.5, "b": 0.5}),
+        ([{"path": str(a), "weight": 3}, b], {"a": 0.75, "b": 0.25}),
+        ({str(a): 0.2, b: 0.8}, {"a": 0.2, "b": 0.8}),
+        ({"train": [a, b], "val": a}, {"a": 0.5, "b": 0.5}),
+    ]:
+        leaves = leaves_with_weights(resolve(path, "train"))
+        assert {leaf.path.name: float(share) for leaf, share in leaves} == shares
+    assert resolve({"train": a, "val": b}, "val").path.name == "b"
+
+
+def test_other_arguments_are_not_paths(folders):
+    with pytest.raises(ConfigError, match="expected the path of a folder"):
+        resolve(ListSource([1], name="one"), "train")
+    with pytest.raises(ConfigError, match="got a list"):
+        resolve([(folders / "a", 0.5), (folders / "b", 0.5)], "train")
 
 
 # Subsets

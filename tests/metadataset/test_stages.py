@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from energize import MetadatasetError, StagedDataset, read_stages
-from energize.metadataset import Staged, resolve
+from energize.metadataset import Stages, resolve
 from tests.support.metadatasets import beside_folders
 from tests.support.staged_files import build, writer_beside
 
@@ -33,7 +33,7 @@ def test_a_split_is_chosen_and_may_come_from_another_file(mix):
         "inner.yaml",
     )
     outer = mix("train: {path: inner.yaml, split_part: tuning, subflavors: {x: 2}}")
-    assert isinstance(resolve(outer, "train"), Staged)
+    assert isinstance(resolve(outer, "train"), Stages)
     (stage,) = read_stages(outer).stages
     assert stage.dataset.subflavors == {"x": 2, "y": 1}
     inner = outer.parent / "inner.yaml"

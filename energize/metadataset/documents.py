@@ -1,0 +1,316 @@
+"""Metadataset files: read, checked against the models, with the faults of each."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from energize.core.validation import KeyPath, faults, short
+from energize.data.files import path_of
+from energize.metadataset.located import (
+    Located,
+    Problem,
+    as_error,
+    check_few,
+    plain_values,
+    read_yaml,
+)
+from energize.metadataset.models import (
+    DOCUMENT,
+    ENERGIZE,
+    ENERGON,
+    KINDS,
+    InBlend,
+    InPasses,
+    InStages,
+    JoinedKeys,
+    Keys,
+    OuterBlendKeys,
+    StageSettings,
+    StagesKeys,
+)
+
+STAGE_FILE = (
+    "a file of stages is no metadataset; it is read by "
+    "get_staged_train_dataset and read_stages"
+)
+
+_OLDER = {
+    *("path", "split_part", "subflavors", "shuffle_over_epochs_multiplier"),
+    *("dataset_config", "split_config", "weight"),
+}
+"""The keys of Energon's older grammar."""
+
+_LISTS = {"blend", "blend_epochized", "join", "datasets"}
+
+_NEWER = {*_OLDER, *_LISTS, "repetitions", "joiner", "nonmatch", "aux", "subset"}
+"""The keys of Energon's newer grammar."""
+
+_MODELS: tuple[type[Keys], ...] = (
+    *KINDS.values(),
+    OuterBlendKeys,
+    InBlend,
+    InPasses,
+    InStages,
+    StagesKeys,
+    JoinedKeys,
+)
+_KEYS = frozenset(name for model in _MODELS for name in model.model_fields)
+"""All keys of nodes."""
+
+_MEANT = {
+    **dict.fromkeys(InBlend.model_fields, "it is for an entry of 'blend'"),
+    **dict.fromkeys(
+        (*StageSettings.model_fields, "steps"), "it stands beside 'stages'"
+    ),
+    **dict.fromkeys(
+        ("loss_weight", "loss_weights", "sample_weights"), "it is 'sample_weight'"
+    ),
+    **dict.fromkeys(("target_weights", "importance_weight"), "it is 'target_weight'"),
+    "repetitions": "it is for an entry of 'blend_epochized'",
+    "nonmatch": "it is for an entry of 'join'",
+    "joiner": "it is for a 'join'",
+    "composition": "it is for the outermost 'blend'",
+    "sample_weight": "it is for a dataset, a blend, a concat or a join as a whole",
+    "stages": "stages are parts of the whole run, so they stand in a split",
+}
+"""Where a misplaced key belongs, and the names of keys with other
+names elsewhere."""
+
+
+@dataclass(frozen=True, slots=True)
+class MetadatasetFile:
+    """A metadataset file, checked by itself: what it refers to was not looked at."""
+
+    file: Path
+    splits: Mapping[str, Keys]
+    text: Located
+
+    @property
+    def older(self) -> bool:
+        """Whether it is written in Energon's older grammar."""
+        return bool(self.text.renamed)
+
+
+def read_metadataset(
+    path: str | os.PathLike[str] | Mapping[str, Any],
+) -> MetadatasetFile:
+    """Read a metadataset file, or a mapping with what one would say; what it names is
+    not touched.
+
+    The text is plain data: nothing in it is imported or executed. Variables of the
+    environment are put in where a text names them: `${NAME}`, or `${NAME:-default}`.
+    Relative paths in a mapping begin in the current folder.
+
+    Raises `MetadatasetError` with every fault of the file, each with its line, its path
+    in the document, the value and what was expected; `DatasetNotFoundError` when there
+    is no such file.
+
+    >>> import tempfile
+    >>> file = Path(tempfile.mkdtemp()) / "mix.yaml"
+    >>> _ = file.write_text('''
+    ... __module__: energize
+    ... __class__: MetadatasetV2
+    ... splits:
+    ...   train:
+    ...     blend:
+    ...       - {path: captions, weight: 3}
+    ...       - {path: photographs, weight: 1}
+    ... ''')
+    >>> [
+    ...     (entry.path, entry.weight)
+    ...     for entry in read_metadataset(file).splits["train"].blend
+    ... ]
+    [('captions', 3), ('photographs', 1)]
+    """
+    problems: list[Problem] = []
+    if isinstance(path, Mapping):
+        file = Path("<a mapping>")
+        metadataset = document(plain_values(path, file, problems), problems)
+    else:
+        file = path_of(path)
+        metadataset = load(file, problems)
+    if metadataset is None:
+        raise as_error(file, problems)
+    return metadataset
+
+
+def load(file: Path, problems: list[Problem]) -> MetadatasetFile | None:
+    """Return the document in `file`, or None when it cannot be used; faults go to
+    `problems`.
+    """
+    found: list[Problem] = []
+    text = read_yaml(file, found, variables=True)
+    metadataset = None if text is None else document(text, found)
+    problems += sorted(found, key=lambda problem: problem.line)
+    return metadataset
+
+
+def document(
+    text: Located, problems: list[Problem], *, weighs_all: bool | None = None
+) -> MetadatasetFile | None:
+    """Check a document against the models.
+
+    Args:
+        text: The values of the document, with their lines.
+        problems: Receives the faults, except faults of values that have one already.
+        weighs_all: Whether all entries of a blend need a weight as soon as one has
+            one. None: in files of energize, but not in files of Megatron-Energon,
+            where an entry without a weight has weight 1.
+
+    Returns:
+        The checked document; None if anything in it is wrong.
+    """
+    found: list[tuple[KeyPath, str]] = []
+    if not isinstance(text.data, dict):
+        expected = (
+            "expected a mapping with __module__, __class__ and splits; got "
+            f"{short(text.data)}"
+        )
+        found.append(((), expected))
+    elif "training" in text.data and "splits" not in text.data:
+        found.append((("training",), STAGE_FILE))
+    else:
+        module = text.data.get("__module__")
+        text = _in_own_grammar(text, problems)
+        every = module == ENERGIZE if weighs_all is None else weighs_all
+        try:
+            checked = DOCUMENT.validate_python(text.data, context={"weighs_all": every})
+        except ValidationError as error:
+            found += _faults_of(error, text.data)
+        else:
+            if not problems:
+                return MetadatasetFile(text.file, checked.splits, text)
+    noted = {problem.place for problem in problems}
+    faulty = [text.problem(*fault) for fault in found]
+    problems += [problem for problem in faulty if problem.place not in noted]
+    check_few(text.file, problems)
+    return None
+
+
+def _faults_of(error: ValidationError, data: Any) -> Iterator[tuple[KeyPath, str]]:
+    """Yield the faults of a document; no missing key beside a misspelt one."""
+    found = [
+        (path, _with_hint(path, text, data))
+        for path, text in faults(error, DOCUMENT, data)
+    ]
+    misspelt = {path[:-1] for path, text in found if "did you mean" in text}
+    for path, text in found:
+        if not text.endswith("is missing") or path[:-1] not in misspelt:
+            yield path, text
+
+
+def _with_hint(path: KeyPath, text: str, data: Any) -> str:
+    """Return the text of a fault, with the right location of a misplaced key."""
+    if not text.startswith("unknown key"):
+        return text
+    around = data
+    key = str(path[-1])
+    for part in path[:-1]:
+        around = around[part]
+    kinds = [kind for kind in KINDS if kind in around]
+    if key in kinds and len(kinds) > 1:
+        return (
+            f"{' and '.join(map(repr, kinds))} are given; expected exactly one of them"
+        )
+    if key in _MEANT or key in _KEYS:
+        return f"the key {key!r} has no place here; {_MEANT.get(key, 'remove it')}"
+    return text
+
+
+# Energon's grammars
+
+
+def _in_own_grammar(text: Located, problems: list[Problem]) -> Located:
+    """Return a document in our grammar; keys of ours in Energon's are faults."""
+    data = text.data
+    splits = data.get("splits")
+    nodes = splits if isinstance(splits, dict) else {}
+    if _is_older(data, nodes):
+        _check_grammar(text, nodes, _OLDER, "`__class__: MetadatasetV2`", problems)
+        return _from_older(text, nodes, problems)
+    if data.get("__module__") == ENERGON:
+        _check_grammar(text, nodes, _NEWER, f"`__module__: {ENERGIZE}`", problems)
+    return text
+
+
+def _is_older(data: Mapping[str, Any], nodes: Mapping[str, Any]) -> bool:
+    if "__class__" in data:
+        return bool(data["__class__"] == "Metadataset")
+    return any(isinstance(node, dict) and "datasets" in node for node in nodes.values())
+
+
+def _check_grammar(
+    text: Located,
+    nodes: Mapping[str, Any],
+    keys: set[str],
+    remedy: str,
+    problems: list[Problem],
+) -> None:
+    message = (
+        f"unknown key, or value, in a file of Energon's grammar; it needs {remedy}"
+    )
+    for name, node in nodes.items():
+        for path in _foreign(node, keys, ("splits", name)):
+            problems.append(text.problem(path, message))
+
+
+def _from_older(
+    text: Located, nodes: Mapping[str, Any], problems: list[Problem]
+) -> Located:
+    """Return a document of the older grammar with its `datasets` as blends."""
+    splits: dict[Any, Any] = {}
+    renamed: dict[KeyPath, KeyPath] = {("__class__",): ("__class__",)}
+    for name, node in nodes.items():
+        path: KeyPath = ("splits", name)
+        if not isinstance(node, dict) or not isinstance(node.get("datasets"), list):
+            expected = f"expected a mapping with 'datasets'; got {short(node)}"
+            problems.append(text.problem(path, expected))
+            continue
+        keys = {key: value for key, value in node.items() if key != "datasets"}
+        splits[name] = {**keys, "blend": [_relabelled(e) for e in node["datasets"]]}
+        renamed[*path, "blend"] = (*path, "datasets")
+    head = {"__module__": ENERGIZE, **text.data, "__class__": "MetadatasetV2"}
+    head["splits"] = splits or text.data.get("splits")
+    return replace(text, data=head, renamed=renamed)
+
+
+def _foreign(node: Any, keys: set[str], path: KeyPath) -> Iterator[KeyPath]:
+    """Yield the paths below a node of our own keys, which a grammar of `keys` lacks,
+    and of schedules.
+    """
+    if not isinstance(node, dict):
+        return
+    for key, value in node.items():
+        schedule = key == "weight" and isinstance(value, dict)
+        if (key in _KEYS and key not in keys) or schedule:
+            yield (*path, key)
+        elif key in _LISTS:
+            for name, entry in _entries(value):
+                yield from _foreign(entry, keys, (*path, key, name))
+
+
+def _entries(value: Any) -> Iterator[tuple[str | int, Any]]:
+    """Yield the entries of a list or a mapping with their keys."""
+    if isinstance(value, dict):
+        yield from value.items()
+    elif isinstance(value, list):
+        yield from enumerate(value)
+
+
+def _relabelled(entry: Any) -> Any:
+    """Return an entry of the older grammar with its `subflavor` among the
+    subflavors.
+    """
+    if not isinstance(entry, dict) or "subflavor" not in entry:
+        return entry
+    keys = {key: value for key, value in entry.items() if key != "subflavor"}
+    labels = keys.get("subflavors", {})
+    if isinstance(labels, dict):
+        labels = {"__subflavor__": entry["subflavor"], **labels}
+    return {**keys, "subflavors": labels}

@@ -1,0 +1,343 @@
+"""The leaves of a mix: their names and the shares that it asks for them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from fractions import Fraction
+from typing import Any, NamedTuple, TypeVar, cast
+
+from energize.data.selection import distinct_names
+from energize.errors import ConfigError, MetadatasetError, WeightError
+from energize.metadataset.located import place_noted
+from energize.metadataset.nodes import (
+    Blend,
+    Leaf,
+    Mix,
+    Node,
+    Stages,
+    every_leaf,
+    with_leaves,
+)
+from energize.order import Schedule
+from energize.order.quota import epoch_counts
+from energize.order.timeline import WEIGHTLESS
+from energize.order.weights import checked_weight, limited, tempered
+
+N = TypeVar("N", bound=Node)
+_log = logging.getLogger("energize")
+
+# Names
+
+
+def names_of(
+    leaves: Sequence[Leaf],
+    keys: Sequence[Hashable],
+    names: Sequence[str | None] | None = None,
+) -> list[str]:
+    """Return a name for each leaf: the shortest distinct ends of their paths.
+
+    Args:
+        leaves: The leaves.
+        keys: Equal for leaves that have one name, that of the first.
+        names: Names that leaves have already.
+    """
+    first: dict[Hashable, int] = {}
+    for number, key in enumerate(keys):
+        first.setdefault(key, number)
+    distinct = [leaves[number] for number in first.values()]
+    labels = distinct_names(
+        [leaf.place_names for leaf in distinct],
+        [leaf.split_part for leaf in distinct],
+        [None if names is None else names[number] for number in first.values()],
+    )
+    by_key = dict(zip(first, labels, strict=True))
+    return [by_key[key] for key in keys]
+
+
+def named_entry(node: N, name: str | None) -> N:
+    """Return a node with a name in its list, in which every leaf has one, too."""
+    if name is None:
+        return node
+    leaves = every_leaf(node)
+    names = iter(names_of(leaves, [(leaf.key, leaf.chosen) for leaf in leaves]))
+
+    def named(leaf: Leaf) -> Leaf:
+        default = next(names)
+        return leaf.model_copy(update={"entry_name": leaf.entry_name or default})
+
+    result: N = with_leaves(node, named)
+    return result.model_copy(update={"entry_name": name})
+
+
+def with_names(node: Node | Stages) -> Any:
+    """Return a tree whose leaves have the names by which reports and weights know them.
+
+    Raises:
+        MetadatasetError: If two entries of a mix have one name.
+    """
+    leaves = every_leaf(node)
+    keys: list[Hashable] = [leaf.key for leaf in leaves]
+    defaults = names_of(leaves, keys)
+    paths: list[str | None] = []
+    if isinstance(node, Stages):
+        plan = node.plan.with_datasets(
+            lambda stage: _with_paths(stage.dataset, "", defaults, paths, {})
+        )
+        node = node.model_copy(update={"plan": plan})
+    else:
+        node = _with_paths(node, "", defaults, paths, {})
+    chosen: list[Hashable] = [
+        (key, leaf.chosen) for key, leaf in zip(keys, leaves, strict=True)
+    ]
+    names = names_of(leaves, chosen, paths)
+    rows = zip(names, defaults, strict=True)
+
+    def named(leaf: Leaf) -> Leaf:
+        name, default = next(rows)
+        if leaf.chosen is not None:
+            default = f"{default}/{leaf.chosen.name}"
+        return leaf.model_copy(update={"name": name, "default_name": default})
+
+    return with_leaves(node, named)
+
+
+def _with_paths(
+    node: Node,
+    path: str,
+    defaults: Sequence[str],
+    paths: list[str | None],
+    locations: dict[str, str],
+) -> Node:
+    """Add the names that lead to each leaf of a node to `paths`.
+
+    Args:
+        node: A node of a mix.
+        path: The names that lead to it.
+        defaults: Default names of all leaves.
+        paths: Receives the names, for the leaves in their order.
+        locations: Where the names so far are.
+
+    Returns:
+        The node, with folders that are mixed by a property named by themselves.
+    """
+    if isinstance(node, Leaf):
+        paths.append(path or None)
+    if not isinstance(node, Mix):
+        return node
+    children = []
+    for child in node.children:
+        name = child.entry_name or _folder_name(child, defaults[len(paths) :])
+        full = "/".join([label for label in (path, name) if label])
+        if child.entry_name and full in locations:
+            raise MetadatasetError(
+                f"{locations[full]} and {child.location}: both are named {full!r}. "
+                "Names are "
+                "unique "
+                "within a mix: give one another name, or the file that has it"
+            )
+        locations[full] = child.location
+        named = _with_paths(child, full, defaults, paths, locations)
+        children.append(
+            named if child.entry_name else named.model_copy(update={"entry_name": name})
+        )
+    return node.with_children(children)
+
+
+def _folder_name(node: Node, defaults: Sequence[str]) -> str | None:
+    """Return the name of the only folder of which a blend has the values of a
+    property.
+    """
+    if not isinstance(node, Blend) or node.by is None:
+        return None
+    names = set(defaults[: len(every_leaf(node))])
+    return names.pop() if len(names) == 1 else None
+
+
+# Shares
+
+
+class Share(NamedTuple):
+    """A part of a tree and its share.
+
+    `share` is that of what is drawn, `target` that of what counts in the loss, None
+    without target weights. `name` is the names that lead to it, None if it has none.
+    """
+
+    node: Node
+    share: Fraction = Fraction(1)
+    target: Fraction | None = None
+    name: str | None = None
+
+
+def leaves_with_weights(
+    node: Node | Stages, step: int = 0
+) -> list[tuple[Leaf, Fraction]]:
+    """Return the leaves below a node with the shares asked for them, in the order
+    written.
+
+    Shares are exact and sum to 1. Weights are normalised in each blend and multiplied
+    on the way down; a float is the decimal it prints as. Leaves of one folder with
+    equal settings become one with the summed share, whose `location` names all of them;
+    the merge is logged. A leaf of share 0 is kept.
+
+    Quotas give the shares of an epoch; for other quotas than proportions the sizes of
+    the folders are read from their indexes.
+
+    Args:
+        node: A resolved mix.
+        step: The step at which weights that change are taken, after temperature and
+            limits; stop rules are ignored.
+
+    Raises:
+        WeightError: If all weights of a blend are 0 at the step.
+        ConfigError: If a blend by quotas contains a blend without a size, or the mix
+            has stages, each of which has shares of its own.
+
+    >>> from pathlib import Path
+    >>> from energize.metadataset.nodes import Blend, folder_at
+    >>> a, b = folder_at(Path("/data/a")), folder_at(Path("/data/b"))
+    >>> inner = Blend.model_construct(children=[a, b.changed(weight=3)])
+    >>> outer = Blend.model_construct(children=[inner, a])
+    >>> for leaf, share in leaves_with_weights(outer):
+    ...     print(leaf.path.name, share)
+    a 5/8
+    b 3/8
+    """
+    if isinstance(node, Stages):
+        raise ConfigError(
+            f"{node.location}: each stage has shares of its own; ask for those of one, "
+            "which is "
+            "plan.at(step).dataset of this node"
+        )
+    merged = _merged(shares_below(Share(node), lambda _: True, step))
+    return [(cast("Leaf", part.node), part.share) for part in merged]
+
+
+def plain_shares(node: Mix) -> list[Share]:
+    """Return the parts of plain blends in each other, as `leaves_with_weights` does;
+    all have a target if any has one.
+    """
+    parts = shares_below(Share(node), lambda mix: mix.plain)
+    if any(part.target is not None for part in parts):
+        parts = [
+            part._replace(target=part.share) if part.target is None else part
+            for part in parts
+        ]
+    return _merged(parts)
+
+
+def shares_below(
+    around: Share, opened: Callable[[Mix], bool], step: int = 0
+) -> list[Share]:
+    """Return the parts below those mixes at the top of a node that are `opened`."""
+    node = around.node
+    if not isinstance(node, Mix) or not opened(node):
+        return [around]
+    shares = asked_shares(node, step)
+    targets = node.targets
+    targeted = targets is not None or around.target is not None
+    targets = shares if targets is None else normalised(targets)
+    base = around.share if around.target is None else around.target
+    parts = []
+    for child, share, target in zip(node.children, shares, targets, strict=True):
+        names = [name for name in (around.name, child.entry_name) if name]
+        below = Share(
+            child,
+            around.share * share,
+            base * target if targeted else None,
+            "/".join(names) or None,
+        )
+        parts += shares_below(below, opened, step)
+    return parts
+
+
+def asked_shares(node: Mix, step: int = 0) -> list[Fraction]:
+    """Return the shares asked for the children of a mix at a step; they sum to 1."""
+    if node.by_quotas:
+        proportions = [quota.proportion for quota in node.quotas]
+        if any(proportions) and None not in proportions:
+            return normalised(proportions)
+        return normalised(_counts(node))
+    weights = [_weight(child.weight, step) for child in node.children]
+    for weight in weights:
+        checked_weight(weight, node.location)
+    if not any(weights):
+        when = "" if node.plain else f" at step {step}"
+        raise WeightError(
+            f"{node.location}: all weights are 0{when}, so nothing could ever be drawn"
+        )
+    options = node.options
+    if {"temperature", "min_share", "max_share"} & options.keys():
+        with place_noted(node.location):
+            if "temperature" in options:
+                weights = tempered(weights, options["temperature"])
+            weights = limited(
+                weights, options.get("min_share"), options.get("max_share")
+            )
+    if options.get("scheme") in WEIGHTLESS:
+        weights = [1 if weight else 0 for weight in weights]
+    return normalised(weights)
+
+
+def _weight(weight: Any, step: int) -> Any:
+    return weight.value(step) if isinstance(weight, Schedule) else weight
+
+
+def _merged(parts: Iterable[Share]) -> list[Share]:
+    """Return parts with equal leaves as one."""
+    merged: dict[Hashable, Share] = {}
+    for number, part in enumerate(parts):
+        leaf = part.node
+        key = leaf.identity if isinstance(leaf, Leaf) else number
+        if not isinstance(leaf, Leaf) or key not in merged:
+            merged[key] = part
+            continue
+        first = merged[key]
+        location = f"{first.node.location} and {leaf.location}"
+        share = first.share + part.share
+        target = None
+        if first.target is not None and part.target is not None:
+            target = first.target + part.target
+        node = first.node.model_copy(update={"location": location})
+        merged[key] = Share(node, share, target, first.name)
+        _log.info(
+            "%s [%s] stands twice with equal settings, at %s; its shares add up to %s",
+            leaf.path,
+            leaf.split_part,
+            location,
+            float(share),
+        )
+    return list(merged.values())
+
+
+def _counts(node: Mix) -> list[int]:
+    """Return how many samples each child of a mix by quotas gives to an epoch."""
+    sizes = [_size(child) for child in node.children]
+    with place_noted(node.location):
+        counts: list[int] = epoch_counts(
+            sizes, node.quotas, node.options.get("epoch_size")
+        ).tolist()
+    return counts
+
+
+def _size(node: Node) -> int:
+    """Return the samples of an epoch."""
+    if isinstance(node, Leaf):
+        return node.source().count
+    if isinstance(node, Mix) and node.by_quotas:
+        return sum(_counts(node))
+    raise ConfigError(
+        f"{node.location}: how many samples this weighted blend gives to an epoch is "
+        "not known "
+        "from its file, so there are no shares; build the dataset and count with "
+        "`consumed`, "
+        "or give proportions in the blend around it"
+    )
+
+
+def normalised(weights: Sequence[Any]) -> list[Fraction]:
+    """Return numbers as shares of their sum; a float is the decimal it prints as."""
+    exact = [Fraction(str(weight)) for weight in weights]
+    total = sum(exact)
+    return [weight / total for weight in exact]
