@@ -229,8 +229,7 @@ class TaskEncoder(Generic[T_sample, T_encoded_sample, T_raw_batch, T_batch]):
             if get_primary_aux is None:
                 raise ConfigError(
                     f"{function_name(chosen.cook)} needs the files of its own dataset; "
-                    "give "
-                    "get_primary_aux, a function that returns their store"
+                    "give get_primary_aux, a function that returns their store"
                 )
             primary = self._decoding(get_primary_aux())
         stores = {name: self._decoding(store) for name, store in aux.items()}
@@ -275,8 +274,7 @@ class TaskEncoder(Generic[T_sample, T_encoded_sample, T_raw_batch, T_batch]):
             if active.issuperset(_PACKING):
                 _log.warning(
                     "%s has hooks that pack, and packing_buffer_size is not given: "
-                    "nothing is "
-                    "packed",
+                    "nothing is packed",
                     type(self).__name__,
                 )
             if "postencode_sample" in active:
@@ -309,10 +307,9 @@ class TaskEncoder(Generic[T_sample, T_encoded_sample, T_raw_batch, T_batch]):
         )
         if post is not None and generates(post):
             raise ConfigError(
-                f"{function_name(post)} is a generator "
-                "function: under packing it returns the sample of a pack, and what "
-                "yields is "
-                "preencode_sample or pack_selected_samples"
+                f"{function_name(post)} is a generator function: under packing it "
+                "returns the sample of a pack, and what yields is preencode_sample or "
+                "pack_selected_samples"
             )
         select, pack = (Hook(self, name) for name in _PACKING)
         return PackingDataset(samples, buffer_size, select, pack, sample_encoder=post)
@@ -556,9 +553,8 @@ class AugmentTaskEncoder(TaskEncoder[T_sample, T_encoded_sample, T_raw_batch, T_
             ):
                 raise ConfigError(
                     f"{type(task_encoder).__name__} overrides {name}, which would call "
-                    "its own "
-                    f"hooks, not those of {type(self).__name__}; override it there "
-                    "instead"
+                    f"its own hooks, not those of {type(self).__name__}; override it "
+                    "there instead"
                 )
         self.wrapped_encoder = task_encoder
         for name in (*HOOKS, *BUILDERS, "decoder", "cookers", "default_hooks"):
@@ -614,8 +610,8 @@ def decoding_as(owner: str, encoder: Any, older: Mapping[str, Any]) -> Any:
     if own is not TaskEncoder.decoder:
         raise ConfigError(
             f"{owner}: {', '.join(options) or 'auto_decode'} says how samples are "
-            "decoded, and so "
-            f"does the decoder of {type(encoder).__name__}; leave one out"
+            f"decoded, and so does the decoder of {type(encoder).__name__}; leave one "
+            "out"
         )
     made = AugmentTaskEncoder(DefaultTaskEncoder() if encoder is None else encoder)
     made.decoder = SampleDecoder(**options) if auto else None
@@ -641,8 +637,8 @@ class PackingEncoder(AugmentTaskEncoder[Any, Any, Any, Any]):
         if overrides(task_encoder, "select_samples_to_pack"):
             raise ConfigError(
                 "packing says here which samples share a pack, and so does "
-                "select_samples_to_pack "
-                f"of {type(task_encoder).__name__}; remove either"
+                f"select_samples_to_pack of {type(task_encoder).__name__}; remove "
+                "either"
             )
         self.packer = packer
         self.fields = fields
@@ -683,15 +679,13 @@ class Level:
             name = "global_batch_size" if read else "a buffer size"
             raise ConfigError(
                 f"level: {name}={wrong} does not go with this cost. What encoded items "
-                "hold, "
-                "an ItemCost, levels a buffer of them; a column levels whole global "
-                "batches"
+                "hold, an ItemCost, levels a buffer of them; a column levels whole "
+                "global batches"
             )
         if not read and self.global_batch_size is None:
             raise ConfigError(
                 "level says what samples cost, and global_batch_size is missing: among "
-                "the samples "
-                "of how many micro batches those of one are chosen"
+                "the samples of how many micro batches those of one are chosen"
             )
 
     @classmethod
@@ -709,8 +703,7 @@ class Level:
         name = "level_buffer_size" if global_batch_size is None else "global_batch_size"
         raise ConfigError(
             f"{name} is given, and level, which says what samples cost, is not. (For "
-            "gradient "
-            "accumulation alone, give global_batch_size to get_loader)"
+            "gradient accumulation alone, give global_batch_size to get_loader)"
         )
 
     def batches(
@@ -731,9 +724,8 @@ class Level:
         if own or "batch_group_criterion" in active_hooks(encoder):
             raise ConfigError(
                 f"{type(encoder).__name__} overrides batch_group_criterion or "
-                "build_batch, which "
-                "say which samples share a batch, and so does level; give one of the "
-                "two"
+                "build_batch, which say which samples share a batch, and so does "
+                "level; give one of the two"
             )
         items = encoder.build_batch(
             samples, batch_size=None, packing_buffer_size=packing_buffer_size

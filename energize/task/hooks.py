@@ -268,8 +268,7 @@ class Hook:
             what = "batch" if "batch" in self.name else "sample"
             raise ReturnError(
                 f"{function_name(self.method)} returned None, which is no {what}: does "
-                "it lack a "
-                "`return`? Raise SkipSample to leave something out"
+                "it lack a `return`? Raise SkipSample to leave something out"
             )
         return made
 
@@ -437,9 +436,8 @@ def cooker_for(
     wanted = ", ".join(str(dict(each.has_subflavors or {})) for each in cookers)
     raise ConfigError(
         f"{where}: no cooker fits its subflavors {dict(subflavors or {})}; those of "
-        "the encoder "
-        f"are for {wanted}. Give it matching subflavors, or add a Cooker without "
-        "has_subflavors"
+        f"the encoder are for {wanted}. Give it matching subflavors, or add a Cooker "
+        "without has_subflavors"
     )
 
 
@@ -716,8 +714,8 @@ def homogeneous_concat_mix(samples: Sequence[T]) -> T:
     if len(types) != 1:
         raise ConfigError(
             "homogeneous_concat_mix joins batches of one type, got "
-            f"{', '.join(types) or 'none'}; "
-            "write a batch_mix_fn that makes one batch of them"
+            f"{', '.join(types) or 'none'}; write a batch_mix_fn that makes one batch "
+            "of them"
         )
     return generic_concat(samples)  # type: ignore[no-any-return]  # of the type of its parts
 
@@ -740,8 +738,7 @@ def batch_stack(batch: Sequence[torch.Tensor]) -> torch.Tensor:
     if len(shapes) > 1:
         raise ConfigError(
             f"batch_stack: tensors of the shapes {', '.join(map(str, shapes[:8]))} "
-            "cannot be "
-            "stacked; resize them in encode_sample, or use batch_pad_stack"
+            "cannot be stacked; resize them in encode_sample, or use batch_pad_stack"
         )
     return _stacked(batch)
 
@@ -781,8 +778,8 @@ def batch_list(batch: Sequence[T]) -> list[T]:
 
 
 _UNEQUAL = (
-    "are padded with zeros; resize them, or let a field NAME_mask of the batch "
-    "say where"
+    "are padded with zeros; resize them, or let a field NAME_mask of the batch say "
+    "where"
 )
 
 

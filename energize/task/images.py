@@ -91,41 +91,55 @@ def decode_image(
         "stored", the values of the file.
 
     """
-    pixels: npt.NDArray[Any] | None = None
-    orientation = _UPRIGHT
-    if (
-        spec.container != "pil"
-        and spec.mode != "stored"
-        and data.startswith(_JPEG_START)
-    ):
-        # The strict decoder refuses rare but readable files; Pillow has the last word
-        # on those.
-        with suppress(ValueError):
-            pixels = _by_turbo(data, spec)
-            orientation = _orientation_of_jpeg(data, name)
-    if pixels is None:
+    decoded = _by_strict_decoder(data, spec, name)
+    if decoded is None:
         image, orientation = _by_pillow(data, spec, name)
         if spec.container == "pil":
             turned = _is_turned(orientation, orient, name)
             return PIL.ImageOps.exif_transpose(image) if turned else image
         pixels = np.array(image)
-        if (
-            spec.container == "torch"
-            and pixels.dtype.kind == "u"
-            and pixels.itemsize > 1
-        ):
-            pixels = pixels.astype(np.int32)  # torch adds up no others of 16 bits
+    else:
+        pixels, orientation = decoded
     if _is_turned(orientation, orient, name):
-        sides = pixels.swapaxes(0, 1) if orientation in _SWAPPED else pixels
-        rows = -1 if orientation in _UPSIDE_DOWN else 1
-        columns = -1 if orientation in _MIRRORED else 1
-        pixels = np.ascontiguousarray(sides[::rows, ::columns])
+        pixels = _upright(pixels, orientation)
     if spec.container == "numpy":
         return np.divide(pixels, 255, dtype=np.float32) if spec.floating else pixels
+    return _as_tensor(pixels, floating=spec.floating)
+
+
+def _by_strict_decoder(
+    data: bytes, spec: ImageSpec, name: str
+) -> tuple[npt.NDArray[Any], int] | None:
+    """Return the pixels and orientation of a JPEG file, None if Pillow has to read it.
+
+    The strict decoder refuses rare but readable files, which Pillow reads.
+    """
+    is_jpeg = data.startswith(_JPEG_START)
+    if not is_jpeg or spec.container == "pil" or spec.mode == "stored":
+        return None
+    try:
+        return _by_turbo(data, spec), _orientation_of_jpeg(data, name)
+    except ValueError:
+        return None
+
+
+def _upright(pixels: npt.NDArray[Any], orientation: int) -> npt.NDArray[Any]:
+    """Return pixels turned as the orientation of EXIF data requires."""
+    sides = pixels.swapaxes(0, 1) if orientation in _SWAPPED else pixels
+    rows = -1 if orientation in _UPSIDE_DOWN else 1
+    columns = -1 if orientation in _MIRRORED else 1
+    return np.ascontiguousarray(sides[::rows, ::columns])
+
+
+def _as_tensor(pixels: npt.NDArray[Any], *, floating: bool) -> torch.Tensor:
+    """Return pixels as a tensor, channels first."""
+    if pixels.dtype.kind == "u" and pixels.itemsize > 1:
+        # torch cannot add up other integers of 16 bits.
+        pixels = pixels.astype(np.int32)
     tensor = torch.from_numpy(pixels)
     if tensor.ndim == 3:
         tensor = tensor.permute(2, 0, 1)
-    if not spec.floating:
+    if not floating:
         return tensor.contiguous()
     return tensor.to(torch.float32, memory_format=torch.contiguous_format).div_(255)
 
@@ -242,25 +256,21 @@ def without_notes() -> Iterator[None]:
 
 _TURNED = (
     "Images are turned upright by their EXIF orientation: {}. To keep them as stored, "
-    "use "
-    "SampleDecoder(orient=False)"
+    "use SampleDecoder(orient=False)"
 )
 _LYING = (
     "Images are not turned by their EXIF orientation: {}. To turn them, write orient: "
-    "true in "
-    "dataset.yaml, or use SampleDecoder(orient=True)"
+    "true in dataset.yaml, or use SampleDecoder(orient=True)"
 )
 _FRAMES = "Of images with several frames the first one is read: {}"
 _CLIPPED = (
     "Values above 255 are cut off: {}. To keep them, use image_decode='torchstored', "
-    "for one field "
-    "by SampleDecoder(fields=...)"
+    "for one field by SampleDecoder(fields=...)"
 )
 _ROUNDED = "Colours of 16 bits are reduced to 8 bits, which is what Pillow reads: {}"
 _OPAQUE = (
     "Transparency is left out: {}. To keep it, use "
-    "SampleDecoder(image_decode='torchrgba') or "
-    "'pilrgba'"
+    "SampleDecoder(image_decode='torchrgba') or 'pilrgba'"
 )
 
 

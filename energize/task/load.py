@@ -183,8 +183,7 @@ PART_DECODERS: Mapping[str, Callable[[bytes], Any]] = MappingProxyType(
 
 _STAYS = (
     "parts {} stay bytes, for unpickling may run any program; where you trust who "
-    "wrote the "
-    f"folder, name it in trust_code= or {VARIABLE}"
+    f"wrote the folder, name it in trust_code= or {VARIABLE}"
 )
 
 
@@ -378,8 +377,7 @@ def decoded_by(decode: Callable[[bytes], Any], name: str, data: bytes) -> Any:
 def _undecodable(error: Exception, name: str, data: bytes) -> DecodeError:
     return DecodeError(
         f"part {name!r} of {len(data)} bytes cannot be decoded: "
-        f"{type(error).__name__}: {error}; "
-        f"it begins with {data[:16]!r}"
+        f"{type(error).__name__}: {error}; it begins with {data[:16]!r}"
     )
 
 
@@ -528,8 +526,8 @@ def parse_field(text: str) -> tuple[PartAccess, ...]:
         if match is None or text[match.end() : match.end() + 1] not in ("", ","):
             raise ConfigError(
                 f"{text!r} does not say which part a field is read from: expected "
-                "parts such as "
-                "'jpg,png', with keys in brackets for JSON, 'json[caption][en]'"
+                "parts such as 'jpg,png', with keys in brackets for JSON, "
+                "'json[caption][en]'"
             )
         options.append(PartAccess(match["part"], tuple(_KEY.findall(match["keys"]))))
         position = match.end() + 1
@@ -740,8 +738,7 @@ class LoadingCode:
         if crude and "sample_loader" in code:
             raise DatasetError(
                 f"{folder}: dataset.yaml has a sample_loader, and crude samples have "
-                "no fields; "
-                "remove it, or give a sample_type"
+                "no fields; remove it, or give a sample_type"
             )
         if decoder is not None and (self.trust_code or VARIABLE in os.environ):
             named = is_named(folder, self.trust_code)
@@ -770,10 +767,9 @@ class LoadingCode:
         if reason is not None:
             trusting = (
                 " Look at it, and trust it: energize trust "
-                f"{shlex.quote(str(folder))}; or in the "
-                f"program, trust_code=[{str(folder)!r}], or {VARIABLE} in the "
-                "environment. Or do "
-                "without:"
+                f"{shlex.quote(str(folder))}; or in the program, "
+                f"trust_code=[{str(folder)!r}], or {VARIABLE} in the environment. Or "
+                "do without:"
             )
             raise UntrustedCodeError(
                 f"{named} in dataset.yaml is code of the data folder, and {reason}."
@@ -1242,8 +1238,8 @@ class JoinLoader:
         if not isinstance(joined, Sample | dict):
             raise ConfigError(
                 f"sample {raw[0]['__key__']!r}: the joiner "
-                f"{function_name(self.function)} returns "
-                f"a sample, and returned a {type(joined).__name__}"
+                f"{function_name(self.function)} returns a sample, and returned a "
+                f"{type(joined).__name__}"
             )
         return joined
 

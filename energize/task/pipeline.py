@@ -94,8 +94,7 @@ class SourceFactory(BaseCoreDatasetFactory[T_co]):
             if not isinstance(subset, Subset):
                 raise ConfigError(
                     "subset is an energize.data.source.Subset, such as "
-                    "Subset(ratios=(0.0, 0.5)); "
-                    f"got {subset!r}"
+                    f"Subset(ratios=(0.0, 0.5)); got {subset!r}"
                 )
             source = source.part(*subset.bounds(source.stored_count))
         self.source: Source[Any] = source

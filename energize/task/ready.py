@@ -9,7 +9,7 @@ import logging
 import math
 import re
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from itertools import chain, compress
@@ -187,8 +187,8 @@ of transformers, as AutoProcessor.from_pretrained(...) returns it; got \
         if not callable(processor) or not hasattr(self.tokenizer, "pad_token_id"):
             raise ConfigError(
                 "ProcessorTaskEncoder takes a processor or a tokenizer of "
-                "transformers, as "
-                f"AutoProcessor.from_pretrained(...) returns it; got {processor!r:.80}"
+                "transformers, as AutoProcessor.from_pretrained(...) returns it; got "
+                f"{processor!r:.80}"
             )
         if self.tokenizer.pad_token_id is None and not packing:
             raise ConfigError(
@@ -198,9 +198,8 @@ of transformers, as AutoProcessor.from_pretrained(...) returns it; got \
         if "labels" in getattr(processor, "model_input_names", ()):
             raise ConfigError(
                 f"{type(processor).__name__} makes labels by itself, of suffix=, and "
-                "its model "
-                "looks ahead in all else, so in answers too; write an encoder of your "
-                "own for it"
+                "its model looks ahead in all else, so in answers too; write an "
+                "encoder of your own for it"
             )
         checked_whole(pad_to_multiple_of, "ProcessorTaskEncoder: pad_to_multiple_of", 1)
         if max_length is not None:
@@ -230,40 +229,44 @@ of transformers, as AutoProcessor.from_pretrained(...) returns it; got \
         images.
         """
         if isinstance(sample, TextSample):
-            end = self.tokenizer.eos_token or ""
-            text = _text(sample.text, "text")
-            text, special = (
-                text.removesuffix(end),
-                {"add_special_tokens": self._special(text)},
-            )
-            made = self._processed(text + end, [], **special)
-            if made["input_ids"][0, -2:].tolist() == 2 * [self.tokenizer.eos_token_id]:
-                made = self._processed(
-                    text, [], **special
-                )  # ended by the tokenizer itself
-            learned = torch.ones_like(made["input_ids"][0], dtype=torch.bool)
+            made, learned = self._text_only(_text(sample.text, "text"))
         else:
             turns, images = self._turns(sample)
             images = list(map(_as_bytes, images))
-            if images and self.processor is self.tokenizer:
-                raise ConfigError(
-                    f"the sample has {len(images)} images, and ProcessorTaskEncoder "
-                    "was given a "
-                    "tokenizer, which knows none; give it the processor of the model"
-                )
-            unknown = {name for turn in turns for name in turn.extra} - self.known_keys
-            if unknown:
-                reason = f"has turns with unknown keys: {', '.join(sorted(unknown))}"
-                remedy = "name keys that may stay in extra_keys"
-                self._leave_out(sample, "unknown_keys", reason, remedy)
-            made, learned = self._conversation(
-                turns, images, getattr(sample, "tools", [])
-            )
+            self._check_turns(sample, turns, images)
+            tools = getattr(sample, "tools", [])
+            made, learned = self._conversation(turns, images, tools)
         length = made["input_ids"].shape[1]
         if self.max_length is not None and length > self.max_length:
             reason = f"has {length} tokens, and max_length is {self.max_length}"
             self._leave_out(sample, "too_long", reason, "raise it")
         return _Encoded.derive_from(sample, **self._divided(made, learned))
+
+    def _text_only(self, text: str) -> tuple[dict[str, Any], torch.Tensor]:
+        """Return the tokens of a text that ends with the token for the end, once."""
+        end = self.tokenizer.eos_token or ""
+        text = text.removesuffix(end)
+        special = self._special(text)
+        made = self._processed(text + end, [], add_special_tokens=special)
+        if made["input_ids"][0, -2:].tolist() == 2 * [self.tokenizer.eos_token_id]:
+            # The tokenizer adds the token for the end itself.
+            made = self._processed(text, [], add_special_tokens=special)
+        return made, torch.ones_like(made["input_ids"][0], dtype=torch.bool)
+
+    def _check_turns(
+        self, sample: Sample, turns: Sequence[Turn], images: list[Any]
+    ) -> None:
+        if images and self.processor is self.tokenizer:
+            raise ConfigError(
+                f"the sample has {len(images)} images, and ProcessorTaskEncoder was "
+                "given a tokenizer, which has no images; give it the processor of the "
+                "model"
+            )
+        unknown = {name for turn in turns for name in turn.extra} - self.known_keys
+        if unknown:
+            reason = f"has turns with unknown keys: {', '.join(sorted(unknown))}"
+            remedy = "name keys that may stay in extra_keys"
+            self._leave_out(sample, "unknown_keys", reason, remedy)
 
     def _leave_out(
         self, sample: Sample, argument: str, reason: str, remedy: str
@@ -274,8 +277,7 @@ of transformers, as AutoProcessor.from_pretrained(...) returns it; got \
         if getattr(self, argument) == "error":
             raise SampleError(
                 f"ProcessorTaskEncoder: the sample {reason}; {remedy}, or leave such "
-                "samples out "
-                f"with {argument}='skip'"
+                f"samples out with {argument}='skip'"
             )
         text = f"sample {sample.__key__!r} {reason}: left out, as others will be"
         said_once("ProcessorTaskEncoder", argument, text, logging.WARNING)
@@ -304,10 +306,8 @@ of transformers, as AutoProcessor.from_pretrained(...) returns it; got \
         else:
             raise ConfigError(
                 "ProcessorTaskEncoder encodes ConversationSample, CaptioningSample, "
-                "VQASample and "
-                f"TextSample; got a {type(sample).__name__}: give sample_type= where "
-                "data are "
-                "opened, or a cooker"
+                f"VQASample and TextSample; got a {type(sample).__name__}: give "
+                "sample_type= where data are opened, or a cooker"
             )
         if sample.image is None:
             raise DataError("it has no image")
@@ -322,14 +322,31 @@ of transformers, as AutoProcessor.from_pretrained(...) returns it; got \
         """Return what the processor makes of a conversation, and which tokens are
         learned.
         """
-        template = self._template()
         learned = [
-            t.role == "assistant" if t.learned is None else t.learned for t in turns
+            turn.role == "assistant" if turn.learned is None else turn.learned
+            for turn in turns
         ]
         if not any(learned):
             raise DataError(
                 "nothing is learned: no turn of the assistant, or all are masked"
             )
+        template = self._template()
+        messages, text = self._written(turns, tools)
+        self._check_written(turns, messages, text, tools)
+        spans = self._spans(template, messages, text, learned, tools)
+        if images:
+            spans = self._without_images(text, spans)
+        made = self._processed(text, images, **self._offset_options(images))
+        offsets = made.pop("offset_mapping", None)
+        [replaced] = made.pop(_REPLACED, None) or [[]]
+        if (images and not replaced) or not _are_exact(offsets, replaced, len(text)):
+            return made, self._by_prefixes(text, images, spans, made["input_ids"][0])
+        return made, _overlapping(offsets[0], replaced, spans)
+
+    def _written(
+        self, turns: Sequence[Turn], tools: list[Any]
+    ) -> tuple[list[Any], str]:
+        """Return the messages of a conversation, and their text by the template."""
         messages = messages_of(turns)
         if self.processor is self.tokenizer:
             messages = [
@@ -337,41 +354,39 @@ of transformers, as AutoProcessor.from_pretrained(...) returns it; got \
                 for message, turn in zip(messages, turns, strict=True)
             ]
         try:
-            text = self._rendered(messages, tools)
+            return messages, self._rendered(messages, tools)
         except TypeError:  # the template joins arguments of calls to texts
             messages = json.loads(
                 json.dumps(messages), object_hook=_with_text_arguments
             )
-            text = self._rendered(messages, tools)
-        self._check_written(turns, messages, text, tools)
-        spans = self._spans(template, messages, text, learned, tools)
-        asked = dict[str, Any]()
-        if images:  # those of the assistant are not learned
-            place = str(getattr(self.processor, "image_token", None) or IMAGE)
-            for cut in re.finditer(re.escape(place), text):
-                parts = [
-                    ((a, min(b, cut.start())), (max(a, cut.end()), b)) for a, b in spans
-                ]
-                spans = [(a, b) for a, b in chain.from_iterable(parts) if a < b]
-        if getattr(self.tokenizer, "is_fast", False) and not images:
-            asked = {"return_offsets_mapping": True}
-        elif getattr(self.tokenizer, "is_fast", False) and hasattr(
-            self.processor, _REPLACING
-        ):
-            asked = {"return_offsets_mapping": True, f"return_{_REPLACED}": True}
-        made = self._processed(text, images, **asked)
-        offsets = made.pop("offset_mapping", None)
-        [places] = made.pop(_REPLACED, None) or [[]]
-        length = len(text) + sum(
-            each["new_span"][1] - each["span"][1] for each in places[-1:]
-        )
-        known = (
-            offsets is not None and (offsets[0, 1:-1, 0] < offsets[0, 1:-1, 1]).all()
-        )
-        known = known and int(offsets.max()) <= length  # or it wrote more than it says
-        if not known or (images and not places):
-            return made, self._by_prefixes(text, images, spans, made["input_ids"][0])
-        return made, _overlapping(offsets[0], places, spans)
+            return messages, self._rendered(messages, tools)
+
+    def _without_images(
+        self, text: str, spans: list[tuple[int, int]]
+    ) -> list[tuple[int, int]]:
+        """Return the spans without placeholders of images: they are not learned."""
+        placeholder = str(getattr(self.processor, "image_token", None) or IMAGE)
+        for cut in re.finditer(re.escape(placeholder), text):
+            parts = [
+                ((start, min(stop, cut.start())), (max(start, cut.end()), stop))
+                for start, stop in spans
+            ]
+            spans = [
+                (start, stop)
+                for start, stop in chain.from_iterable(parts)
+                if start < stop
+            ]
+        return spans
+
+    def _offset_options(self, images: list[Any]) -> dict[str, Any]:
+        """Return the options with which the processor returns offsets of tokens."""
+        if not getattr(self.tokenizer, "is_fast", False):
+            return {}
+        if not images:
+            return {"return_offsets_mapping": True}
+        if hasattr(self.processor, _REPLACING):
+            return {"return_offsets_mapping": True, f"return_{_REPLACED}": True}
+        return {}
 
     def _check_written(
         self, turns: Sequence[Turn], messages: list[Any], text: str, tools: list[Any]
@@ -379,54 +394,65 @@ of transformers, as AutoProcessor.from_pretrained(...) returns it; got \
         """Raise `DataError` where the template leaves out what is said, or writes it as
         a list.
         """
-        asked = max(
+        last_question = max(
             (n for n, turn in enumerate(turns) if turn.role == "user"), default=-1
         )
-        template = f"the chat template of {type(self.processor).__name__}"
-        fewer = [("the tools", messages, list[Any]())] if tools else []
+        variants = [("the tools", messages, list[Any]())] if tools else []
         for number, (turn, message) in enumerate(zip(turns, messages, strict=True)):
-            words = re.findall(r"\w+", re.sub("<(image|video)>", " ", turn.text))
             # Templates may take the reasoning out of answers that a question follows.
-            whole = turn.role != "assistant" or number > asked
-            lost = whole and any(word not in text for word in (*words[:1], *words[-1:]))
-            told = message["content"]
-            in_parts = self.processor is not self.tokenizer
-            if lost or (in_parts and told and str(told) in text):
-                raise DataError(
-                    f"{template} does not write the text "
-                    f"of turn {number}, {turn.role!r}, given as {told!r:.80}: it knows "
-                    "no such "
-                    "role, or takes no "
-                    f"{'list of parts' if in_parts else 'text, but parts'}"
-                )
-            for key in {"tool_calls", REASONING[0]} & message.keys():
-                named = key == "tool_calls" or not any(
-                    n in self._template() for n in REASONING
-                )
-                if whole or named:
-                    rest = {
-                        name: each
-                        for name, each in message.items()
-                        if each != message[key]
-                    }
-                    changed = [*messages[:number], rest, *messages[number + 1 :]]
-                    fewer.append((f"{key!r} of turn {number}", changed, tools))
-        unread = []
-        for what, changed, offered in fewer:
-            with suppress(DataError):
-                if self._rendered(changed, offered) == text:
-                    unread.append(what)
-        if unread:
-            raise DataError(f"{template} does not write {unread[0]}")
+            whole = turn.role != "assistant" or number > last_question
+            self._check_text_written(number, turn, message, text, whole=whole)
+            for key in self._keys_to_write(message, whole=whole):
+                rest = {
+                    name: value
+                    for name, value in message.items()
+                    if value != message[key]
+                }
+                changed = [*messages[:number], rest, *messages[number + 1 :]]
+                variants.append((f"{key!r} of turn {number}", changed, tools))
+        for what, changed, offered in variants:
+            if self._renders_as(changed, offered, text):
+                raise DataError(f"{self._template_name()} does not write {what}")
+
+    def _check_text_written(
+        self, number: int, turn: Turn, message: Any, text: str, *, whole: bool
+    ) -> None:
+        """Raise `DataError` if the template leaves out the text of a turn."""
+        words = re.findall(r"\w+", re.sub("<(image|video)>", " ", turn.text))
+        is_lost = whole and any(word not in text for word in (*words[:1], *words[-1:]))
+        content = message["content"]
+        in_parts = self.processor is not self.tokenizer
+        if is_lost or (in_parts and content and str(content) in text):
+            expected = "list of parts" if in_parts else "text, but parts"
+            raise DataError(
+                f"{self._template_name()} does not write the text of turn {number}, "
+                f"{turn.role!r}, given as {content!r:.80}: it knows no such role, or "
+                f"takes no {expected}"
+            )
+
+    def _keys_to_write(self, message: Any, *, whole: bool) -> Iterator[str]:
+        """Yield the keys of a message that the template has to write."""
+        for key in {"tool_calls", REASONING[0]} & message.keys():
+            is_named = any(name in self._template() for name in REASONING)
+            if whole or key == "tool_calls" or not is_named:
+                yield key
+
+    def _renders_as(self, messages: list[Any], tools: list[Any], text: str) -> bool:
+        try:
+            return self._rendered(messages, tools) == text
+        except DataError:
+            return False
+
+    def _template_name(self) -> str:
+        return f"the chat template of {type(self.processor).__name__}"
 
     def _template(self) -> str:
         if template := getattr(self.processor, "chat_template", None):
             return str(template)
         raise ConfigError(
             f"{type(self.processor).__name__} has no chat template, which makes a text "
-            "of a "
-            "conversation; take the processor of an instruction-tuned model, or set "
-            "processor.chat_template to a Jinja template"
+            "of a conversation; take the processor of an instruction-tuned model, or "
+            "set processor.chat_template to a Jinja template"
         )
 
     def _rendered(
@@ -469,15 +495,13 @@ of transformers, as AutoProcessor.from_pretrained(...) returns it; got \
         except ImportError as error:
             raise ConfigError(
                 f"{type(self.processor).__name__} needs a library that is not "
-                f"installed ({error}); "
-                "for torchvision, pip install torchvision, or take the processor with "
-                "backend='pil'"
+                f"installed ({error}); for torchvision, pip install torchvision, or "
+                "take the processor with backend='pil'"
             ) from error
         except ValueError as error:
             told = (
                 f"{type(self.processor).__name__} refuses a sample of {len(images)} "
-                "images, "
-                f"rendered as {text!r:.200}: {error}"
+                f"images, rendered as {text!r:.200}: {error}"
             )
             if text.count(getattr(self.processor, "image_token", IMAGE)) < len(images):
                 raise ConfigError(
@@ -486,20 +510,23 @@ of transformers, as AutoProcessor.from_pretrained(...) returns it; got \
                 ) from error
             raise DataError(told) from error
         made = {
-            n: v
-            for n, v in made.items()
-            if isinstance(v, torch.Tensor) or n == _REPLACED
+            name: value
+            for name, value in made.items()
+            if isinstance(value, torch.Tensor) or name == _REPLACED
         }
+        self._check_shapes(made)
+        return made
+
+    def _check_shapes(self, made: dict[str, Any]) -> None:
+        """Raise `ConfigError` unless all token tensors have one row of one length."""
         shape = tuple(made["input_ids"].shape)
         for name in ("input_ids", *_PER_TOKEN):
             if name in made and (shape[0] != 1 or tuple(made[name].shape) != shape):
                 raise ConfigError(
                     f"{type(self.processor).__name__} gave {name!r} of shape "
                     f"{tuple(made[name].shape)} and 'input_ids' of {shape} for one "
-                    "text: there has "
-                    "to be one row, with an entry for each token"
+                    "text: there has to be one row, with an entry for each token"
                 )
-        return made
 
     def _spans(
         self,
@@ -513,35 +540,7 @@ of transformers, as AutoProcessor.from_pretrained(...) returns it; got \
         generated, or that by which the conversation grows with the turns that are.
         """
         if _GENERATION.search(template):
-            module = import_module("transformers.utils.chat_template_utils")
-            with _refusals_as_data_errors(self.processor):
-                rendered, [spans] = module.render_jinja_template(
-                    conversations=[messages],
-                    tools=tools or None,
-                    chat_template=template,
-                    return_assistant_tokens_mask=True,
-                    **self.tokenizer.special_tokens_map,
-                )
-            if rendered != [text] or not any(start < end for start, end in spans):
-                raise ConfigError(
-                    "the chat template marks by {% generation %} what the assistant "
-                    "says, and "
-                    "nothing was found in it: put the assistant's text between {% "
-                    "generation %} "
-                    "and {% endgeneration %}"
-                )
-            answers = [message["role"] == "assistant" for message in messages]
-            if learned != answers:
-                if len(spans) != sum(answers) or any(map(gt, learned, answers)):
-                    raise DataError(
-                        "keys of turns decide what is learned, and the chat template "
-                        "does not mark "
-                        "just the turns of the assistant, each by one {% generation %} "
-                        "block, so "
-                        "which tokens are of these turns is not known"
-                    )
-                spans = compress(spans, compress(learned, answers))
-            return [(start, end) for start, end in spans]
+            return self._generated_spans(template, messages, text, learned, tools)
         spans = []
         for number, message in enumerate(messages):
             if not learned[number]:
@@ -554,15 +553,49 @@ of transformers, as AutoProcessor.from_pretrained(...) returns it; got \
             if not (text.startswith(begun) and text.startswith(said)):
                 raise ConfigError(
                     f"the chat template of {type(self.processor).__name__} writes the "
-                    "turns up "
-                    f"to turn {number} otherwise than as the beginning of the whole "
-                    "conversation, so which tokens are the assistant's is not known; "
-                    "put the "
-                    "assistant's text in it between {% generation %} and {% "
-                    "endgeneration %}"
+                    f"turns up to turn {number} otherwise than as the beginning of the "
+                    "whole conversation, so which tokens are the assistant's is not "
+                    "known; put the assistant's text in it between {% generation %} "
+                    "and {% endgeneration %}"
                 )
             spans.append((len(begun), len(said)))
         return spans
+
+    def _generated_spans(
+        self,
+        template: str,
+        messages: list[Any],
+        text: str,
+        learned: list[bool],
+        tools: list[Any],
+    ) -> list[tuple[int, int]]:
+        """Return the spans that the template marks by {% generation %}."""
+        module = import_module("transformers.utils.chat_template_utils")
+        with _refusals_as_data_errors(self.processor):
+            rendered, [spans] = module.render_jinja_template(
+                conversations=[messages],
+                tools=tools or None,
+                chat_template=template,
+                return_assistant_tokens_mask=True,
+                **self.tokenizer.special_tokens_map,
+            )
+        if rendered != [text] or not any(start < end for start, end in spans):
+            raise ConfigError(
+                "the chat template marks by {% generation %} what the assistant "
+                "says, and nothing was found in it: put the assistant's text "
+                "between {% generation %} and {% endgeneration %}"
+            )
+        answers = [message["role"] == "assistant" for message in messages]
+        if learned != answers:
+            if len(spans) != sum(answers) or any(map(gt, learned, answers)):
+                raise DataError(
+                    "keys of turns decide what is learned, and the chat template "
+                    "does not mark just the turns of the assistant, each by one {% "
+                    "generation %} block, so which tokens are of these turns is "
+                    "not known"
+                )
+            spans = compress(spans, compress(learned, answers))
+        return [(start, end) for start, end in spans]
 
     def _by_prefixes(
         self,
@@ -582,12 +615,10 @@ of transformers, as AutoProcessor.from_pretrained(...) returns it; got \
             if not torch.equal(ids[: len(found)], found):
                 raise ConfigError(
                     f"{type(self.processor).__name__} makes other tokens of a text "
-                    "when more "
-                    f"follows {part[-40:]!r}, and does not say where they are, so "
-                    "which are the "
-                    "assistant's is not known; take a fast tokenizer and a newer "
-                    "transformers, or "
-                    "where the processor moves images, an encoder of your own"
+                    f"when more follows {part[-40:]!r}, and does not say where they "
+                    "are, so which are the assistant's is not known; take a fast "
+                    "tokenizer and a newer transformers, or where the processor moves "
+                    "images, an encoder of your own"
                 )
             return len(found)
 
@@ -676,10 +707,9 @@ of transformers, as AutoProcessor.from_pretrained(...) returns it; got \
         ):
             raise ConfigError(
                 "packing=True tells samples apart by position_ids of one axis, and a "
-                "model of "
-                f"{type(self.processor).__name__} goes by {more[0]} besides, to rotate "
-                "by three or "
-                "to look ahead: it would mix samples; pad them instead"
+                f"model of {type(self.processor).__name__} goes by {more[0]} besides, "
+                "to rotate by three or to look ahead: it would mix samples; pad them "
+                "instead"
             )
         names = [name for name in samples[0].tokens if name != "attention_mask"]
         rows = [{"__key__": each.__key__} | each.tokens for each in samples]
@@ -709,6 +739,17 @@ def _refusals_as_data_errors(processor: Any) -> Iterator[None]:
         raise DataError(
             f"the chat template of {name} refuses the conversation: {error}"
         ) from error
+
+
+def _are_exact(offsets: Any, replaced: list[Any], length: int) -> bool:
+    """Return whether offsets of tokens are those of the text with its images."""
+    if offsets is None:
+        return False
+    if not (offsets[0, 1:-1, 0] < offsets[0, 1:-1, 1]).all():
+        return False
+    # The processor may write more text than it reports.
+    length += sum(entry["new_span"][1] - entry["span"][1] for entry in replaced[-1:])
+    return int(offsets.max()) <= length
 
 
 def _with_text_arguments(keys: dict[str, Any]) -> dict[str, Any]:
@@ -805,11 +846,23 @@ number, 1 or more; got 0
         if not isinstance(sample, ImageClassificationSample):
             raise ConfigError(
                 f"a {type(sample).__name__} has no 'label', the number of its class, "
-                "or its name; "
-                "say which column or part it is with "
-                "sample_type='ImageClassificationSample' and "
-                "field_map={'image': ..., 'label': ...}"
+                "or its name; say which column or part it is with "
+                "sample_type='ImageClassificationSample' and field_map={'image': "
+                "..., 'label': ...}"
             )
+        label = self._label(sample)
+        augmented = self.augment and self.training
+        image: Image.Image = sample.image  # type: ignore[assignment]  # as the decoder gives it
+        box = _random_box(*image.size, rng) if augmented else _central_box(*image.size)
+        image = image.resize((self.size, self.size), Image.Resampling.BILINEAR, box=box)
+        if augmented and rng.random() < 0.5:
+            image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+        pixels = torch.from_numpy(np.array(image)).permute(2, 0, 1).float() / 255
+        pixels = (pixels - self.mean) / self.std
+        return _Classified.derive_from(sample, pixel_values=pixels, labels=label)
+
+    def _label(self, sample: ImageClassificationSample) -> int:
+        """Return the number of the class of a sample."""
         label: Any = sample.label_name if sample.label is None else sample.label
         if label is None:
             raise DataError("the sample has no label")
@@ -828,15 +881,7 @@ number, 1 or more; got 0
             raise DataError(
                 f"the label {label!r} is not the number of a class, from 0 on"
             )
-        augmented = self.augment and self.training
-        image: Image.Image = sample.image  # type: ignore[assignment]  # as the decoder gives it
-        box = _random_box(*image.size, rng) if augmented else _central_box(*image.size)
-        image = image.resize((self.size, self.size), Image.Resampling.BILINEAR, box=box)
-        if augmented and rng.random() < 0.5:
-            image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
-        pixels = torch.from_numpy(np.array(image)).permute(2, 0, 1).float() / 255
-        pixels = (pixels - self.mean) / self.std
-        return _Classified.derive_from(sample, pixel_values=pixels, labels=int(label))
+        return int(label)
 
     def batch(self, samples: list[_Classified]) -> ImageClassificationBatch:
         """Return images and classes as tensors."""

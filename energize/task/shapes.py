@@ -111,26 +111,26 @@ def placed(arguments: Arguments) -> Any:
     turns = arguments[0][1]
     if not isinstance(turns, list) or IMAGE in str(turns) or VIDEO in str(turns):
         return turns
-    before = _placeholders(arguments)
-    made: list[Any] = []
-    for turn in turns:
-        key = next(
-            (k for k in ("content", "value") if isinstance(turn, dict) and k in turn),
-            None,
-        )
-        said_by = str(
-            (turn.get("role") or turn.get("from")) if isinstance(turn, dict) else ""
-        )
-        if (
-            before
-            and key
-            and isinstance(turn[key], str)
-            and said_by.lower() in ("user", "human")
-        ):
-            turn = {**turn, key: before + turn[key]}  # noqa: PLW2901 - the turn as it is kept
-            before = ""
-        made.append(turn)
-    return made
+    placeholders = _placeholders(arguments)
+    if not placeholders:
+        return turns
+    for number, turn in enumerate(turns):
+        key = _text_key(turn)
+        if key is not None:
+            changed = {**turn, key: placeholders + turn[key]}
+            return [*turns[:number], changed, *turns[number + 1 :]]
+    return list(turns)
+
+
+def _text_key(turn: Any) -> str | None:
+    """Return the key of the text of a turn of the user, None for another turn."""
+    if not isinstance(turn, dict):
+        return None
+    role = str(turn.get("role") or turn.get("from")).lower()
+    key = next((name for name in ("content", "value") if name in turn), None)
+    if role in ("user", "human") and key and isinstance(turn[key], str):
+        return key
+    return None
 
 
 def interleaved(arguments: Arguments) -> list[Any]:
@@ -141,24 +141,29 @@ def interleaved(arguments: Arguments) -> list[Any]:
     texts = _listed(arguments[0][1])
     images = _listed(arguments[1][1])
     if len(arguments) > 2:
-        places = _listed(arguments[2][1])
-        if len(places) != len(images):
-            raise DataError(
-                f"{len(images)} images have {len(places)} places among the texts"
-            )
-        before: list[list[Any]] = [[] for _ in range(len(texts) + 1)]
-        for image, place in zip(images, places, strict=True):
-            before[min(max(int(place or 0), 0), len(texts))].append(image)
-        pairs = zip(before, [[text] for text in texts] + [[]], strict=True)
-        return [*chain.from_iterable(some + text for some, text in pairs)]
+        return _inserted(texts, images, _listed(arguments[2][1]))
     if sum(text is None for text in texts) != len(images):
         raise DataError(
-            f"{len(images)} images stand where "
-            f"{sum(text is None for text in texts)} "
+            f"{len(images)} images stand where {sum(text is None for text in texts)} "
             "texts are null"
         )
     rest = iter(images)
     return [next(rest) if text is None else text for text in texts]
+
+
+def _inserted(texts: list[Any], images: list[Any], numbers: list[Any]) -> list[Any]:
+    """Return texts and images, each image before the text of its number."""
+    if len(numbers) != len(images):
+        raise DataError(
+            f"{len(images)} images have {len(numbers)} places among the texts"
+        )
+    result: list[Any] = []
+    by_text: list[list[Any]] = [[] for _ in range(len(texts) + 1)]
+    for image, number in zip(images, numbers, strict=True):
+        by_text[min(max(int(number or 0), 0), len(texts))].append(image)
+    for text, preceding in zip(texts, by_text, strict=False):
+        result += [*preceding, text]
+    return result + by_text[-1]
 
 
 def items(arguments: Arguments) -> list[Any]:
@@ -198,8 +203,7 @@ def choice(arguments: Arguments) -> int:
     number = _number_of(answer, choices or [])
     if number is None:
         raise DataError(
-            f"the right choice is a number, a letter or one of {choices or []}; "
-            "got "
+            f"the right choice is a number, a letter or one of {choices or []}; got "
             f"{answer!r}"
         )
     if choices is not None and not 0 <= number < len(choices):

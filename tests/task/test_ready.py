@@ -427,7 +427,7 @@ REFUSED = {
     "images for a tokenizer": (
         lambda: ProcessorTaskEncoder(tokenizer()),
         talk(1),
-        "knows none",
+        "has no images",
     ),
     "a template that is not prefixes": (
         lambda: ProcessorTaskEncoder(llava(FIRST)),
