@@ -24,14 +24,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks.common.photographs import prepared_folder
-from energize import (
-    Dataset,
-    WebdatasetSource,
-    get_train_dataset,
-    prepare,
-    prepare_checksums,
-    write_shards,
-)
+from energize import Dataset, WebdatasetSource, get_train_dataset, prepare, write_shards
+from energize.preparation import prepare_checksums
 
 __all__ = ["WAYS", "main", "measured"]
 

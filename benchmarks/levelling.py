@@ -44,12 +44,12 @@ from benchmarks.programs.levelling_training import BATCH, Steps, trained
 from energize import (
     BatchDataset,
     BlendDataset,
-    LevelDataset,
     ListSource,
     ShuffleDataset,
     get_train_dataset,
 )
 from energize.core.costs import ColumnCost
+from energize.experimental import LevelDataset
 
 __all__ = ["Planned", "Slowest", "main", "planned", "slowest"]
 

@@ -28,7 +28,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks.common.comparing import OWN, failure, run_module
-from energize import prepare, prepare_columns, write_shards
+from energize import prepare, write_shards
+from energize.preparation import prepare_columns
 
 __all__ = ["Mixed", "folders", "main", "mixed", "text_lengths"]
 

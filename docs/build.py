@@ -24,17 +24,30 @@ NAV = {
     for title, names in part.items()
 }
 GROUPS = {
-    "loading": "metadataset loader report compat core.lanes core.restoring core.trace",
+    "loading": "metadataset loader report core.failures core.lanes core.restoring",
     "sources": "data",
-    "datasets": "datasets core.dataset core.stream",
-    "samples": "core.samples core.stores",
+    "datasets": "datasets core.dataset",
+    "samples": "core.samples core.turns",
     "encoders": "task packing",
-    "mixing": "mixing order core.costs core.loss_weights core.means",
+    "mixing": "mixing order core.costs core.loss_weights core.means core.padding",
+    "preparing": "preparation inference",
+    "errors": "errors",
+    "energon": "energon",
+}
+"""Pages of the reference, and the modules that define the names of `energize`."""
+
+MODULES = {
+    "sources": "sources",
+    "datasets": "nodes experimental",
+    "samples": "samples stores",
+    "encoders": "encoders packing",
+    "mixing": "order mixing",
     "preparing": "preparation",
     "errors": "errors",
-    "energon": "energon extras",
+    "energon": "energon",
 }
-"""Pages of the reference and the modules of their names; the default is loading."""
+"""Pages of the reference, and the public modules whose names they list besides those
+of `energize`."""
 
 
 def pages() -> list[str]:
@@ -46,6 +59,7 @@ def pages() -> list[str]:
 def reference() -> dict[str, str]:
     """Return the pages of the reference, with a directive for each public name."""
     names: dict[str, list[str]] = {title: [] for title in GROUPS}
+    known = set[str]()
     for node in ast.parse((ROOT / "energize" / "__init__.pyi").read_text()).body:
         if isinstance(node, ast.ImportFrom) and node.module:
             near = [
@@ -53,10 +67,17 @@ def reference() -> dict[str, str]:
                 for part in GROUPS
                 if set(_above(node.module)) & set(GROUPS[part].split())
             ]
-            names[[*near, "loading"][0]] += [alias.name for alias in node.names]
+            known.update(alias.name for alias in node.names)
+            names[near[0]] += [f"energize.{alias.name}" for alias in node.names]
+    for title, modules in MODULES.items():
+        for module in modules.split():
+            public = [name for name in _public(module) if name not in known]
+            names[title] += [f"energize.{module}.{name}" for name in public]
+            if module != "energon":
+                known.update(public)
     return {
         title: f"# {title.capitalize()}\n\n"
-        + "\n\n".join(f"::: energize.{n}" for n in sorted(all_, key=str.lower))
+        + "\n\n".join(f"::: {name}" for name in sorted(all_, key=str.lower))
         for title, all_ in names.items()
     }
 
@@ -64,6 +85,17 @@ def reference() -> dict[str, str]:
 def _above(module: str) -> list[str]:
     parts = module.split(".")
     return [".".join(parts[:n]) for n in range(1, len(parts) + 1)]
+
+
+def _public(module: str) -> list[str]:
+    """Return the names in `__all__` of a public module."""
+    path = ROOT / "energize" / f"{module}.py"
+    if not path.exists():
+        path = ROOT / "energize" / module / "__init__.py"
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+            return list(ast.literal_eval(node.value))
+    return []
 
 
 def made() -> dict[Path, str]:

@@ -45,6 +45,40 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+__all__ = [
+    "ColumnError",
+    "ConfigError",
+    "DataError",
+    "DatasetError",
+    "DatasetNotFoundError",
+    "DecodeError",
+    "EmptyDatasetError",
+    "EncoderError",
+    "EnergizeError",
+    "FailureBudgetError",
+    "FatalSampleError",
+    "LoaderError",
+    "MetadatasetError",
+    "NotIndexedError",
+    "NotPreparedError",
+    "NotRepeatableError",
+    "PrepareError",
+    "RestoreKeyError",
+    "ReturnError",
+    "SampleError",
+    "ShardError",
+    "SkipSample",
+    "SplitError",
+    "StateError",
+    "StateMismatchError",
+    "SubstitutionError",
+    "UntrustedCodeError",
+    "WeightError",
+    "WorkerDiedError",
+    "log_exception",
+    "reraise_exception",
+]
+
 _log = logging.getLogger("energize")
 
 _UNSEEN = re.compile(

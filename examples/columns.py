@@ -9,7 +9,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from energize import DefaultTaskEncoder, get_loader, get_train_dataset, prepare_columns
+from energize import DefaultTaskEncoder, get_loader, get_train_dataset
+from energize.preparation import prepare_columns
 
 MIX = {
     "__module__": "energize",

@@ -11,14 +11,8 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from energize import (
-    CaptioningSample,
-    DefaultTaskEncoder,
-    Packer,
-    concat_pack,
-    get_loader,
-    get_train_dataset,
-)
+from energize import CaptioningSample, DefaultTaskEncoder, get_loader, get_train_dataset
+from energize.packing import Packer, concat_pack
 
 
 class Packing(DefaultTaskEncoder[CaptioningSample, Any, Any, Any]):

@@ -22,14 +22,9 @@ import numpy as np
 from PIL import Image
 from rich.console import Console
 
-from energize import (
-    DatasetError,
-    PrepareError,
-    ReadContext,
-    WebdatasetSource,
-    prepare,
-    write_shards,
-)
+from energize import DatasetError, WebdatasetSource, prepare, write_shards
+from energize.errors import PrepareError
+from energize.nodes import ReadContext
 from examples.command_line import ExampleError, data_parser, run
 
 PHOTOGRAPHS = {

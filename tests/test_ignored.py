@@ -17,9 +17,9 @@ from energize import (
     PackingDataset,
     RepeatDataset,
     ShuffleBufferDataset,
-    get_savable_loader,
 )
 from energize.core.ignored import accepted
+from energize.loader.loader import get_savable_loader
 
 LETTERS = ListSource("abc")
 

@@ -20,7 +20,6 @@ from energize import (
     FilterDataset,
     IterableSource,
     IterMapDataset,
-    Lane,
     LimitDataset,
     MapDataset,
     RepeatDataset,
@@ -32,6 +31,7 @@ from energize.core.node import INFINITE, NodeTraits
 from energize.core.randomness import PROVEN
 from energize.core.trace import refs_of
 from energize.errors import NotRepeatableError
+from energize.nodes import Lane
 from energize.testing import (
     check_exactly_once,
     check_laws,

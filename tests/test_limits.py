@@ -16,24 +16,20 @@ from energize import (
     BatchDataset,
     ConfigError,
     DataError,
-    DecodeError,
     EnergizeError,
-    JsonSource,
     ListSource,
-    ParquetSource,
-    ShardError,
-    batch_pad_stack,
-    batch_stack,
     concat_pad,
     generic_batch,
-    generic_concat,
     get_loader,
 )
 from energize.core import limits
 from energize.core.checks import check_processes
 from energize.data.mds import unpacked
 from energize.data.nv_meta import expand
+from energize.encoders import batch_pad_stack, batch_stack, generic_concat
+from energize.errors import DecodeError, ShardError
 from energize.preparation.workers import map_in_order
+from energize.sources import JsonSource, ParquetSource
 from tests.support.loading import loader_of
 from tests.support.refusals import check_refusals
 from tests.support.rows import write_lines, write_parquet

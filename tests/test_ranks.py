@@ -12,9 +12,10 @@ import pytest
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 
-from energize import ConfigError, Lane, LoaderError, WorkerConfig, get_loader
+from energize import ConfigError, LoaderError, WorkerConfig, get_loader
 from energize.core.lanes import ALONE, Ranks, current_ranks
 from energize.loader.agreement import Agreement
+from energize.nodes import Lane
 from tests.support.datasets import numbers
 from tests.support.loading import take
 from tests.support.tables import check_faults, row

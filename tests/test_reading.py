@@ -19,17 +19,17 @@ from energize import (
     FailurePolicy,
     FilterDataset,
     IterableSource,
-    Lane,
     ListSource,
     MapDataset,
     NotIndexedError,
     RepeatDataset,
     SkipSample,
-    SubstitutionError,
     get_loader,
 )
 from energize.core.failures import Failed
 from energize.core.trace import MAX_ATTEMPTS, ReadContext, Trace
+from energize.errors import SubstitutionError
+from energize.nodes import Lane
 from tests.support.datasets import INDEXED, STREAMING, numbers, shuffled
 from tests.support.loading import loader_of, prints
 

@@ -144,7 +144,8 @@ class DecodeFileStore(FileStore[Any]):
 
     >>> import tempfile
     >>> from pathlib import Path
-    >>> from energize import SampleDecoder, SystemFileStore
+    >>> from energize import SampleDecoder
+    >>> from energize.stores import SystemFileStore
     >>> folder = Path(tempfile.mkdtemp())
     >>> _ = (folder / "a.json").write_text('{"n": 1}')
     >>> DecodeFileStore(SystemFileStore(folder), decoder=SampleDecoder()).get("a.json")

@@ -39,7 +39,8 @@ class MixDataset(IndexedDataset[T_co]):
     the order that they describe as `mix_order`.
 
     Example:
-        >>> from energize import ListSource, make_scheme
+        >>> from energize import ListSource
+        >>> from energize.order import make_scheme
         >>> class Alternating(MixDataset):
         ...     def __init__(self, *datasets):
         ...         self.freeze(datasets)

@@ -118,7 +118,8 @@ class StagedDataset(MixDataset[T_co]):
     reads from something else than a dataset, `EmptyDatasetError` for one without items,
     and `NotIndexedError` when a stream should be carried over.
 
-    >>> from energize import ListSource, Stage, StagePlan
+    >>> from energize import ListSource
+    >>> from energize.experimental import Stage, StagePlan
     >>> web, maths = ListSource("abcd"), ListSource("12")
     >>> plan = StagePlan(
     ...     [

@@ -39,7 +39,8 @@ class HandlerPolicy(FailurePolicy):
         ConfigError: If both `on_error` and `handler` are to decide.
 
     Example:
-        >>> from energize import ListSource, MapDataset, get_loader, log_exception
+        >>> from energize import ListSource, MapDataset, get_loader
+        >>> from energize.errors import log_exception
         >>> inverse = MapDataset(ListSource([1, 0, 2]), lambda number: 1 / number)
         >>> policy = HandlerPolicy(handler=log_exception)
         >>> len(list(get_loader(inverse, failures=policy)))

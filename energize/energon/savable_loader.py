@@ -39,7 +39,7 @@ _log = logging.getLogger("energize")
 
 
 class EnergonLoader(loaders.SavableDataLoader[T], DataLoader[T]):  # type: ignore[misc]
-    """`energize.SavableDataLoader` with the defaults of Megatron-Energon.
+    """`energize.loader.loader.SavableDataLoader` with the defaults of Megatron-Energon.
 
     It is a `DataLoader` of torch, and its `dataset` is a `RankView`. The default policy
     for failures is a `HandlerPolicy` with the `global_error_handler` of the worker

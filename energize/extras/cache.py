@@ -69,7 +69,7 @@ class FileStoreCachePool(CachePool):
     Raise `ConfigError` for wrong arguments and, at first use, if the folder cannot be
     made.
 
-    >>> from energize import SystemFileStore
+    >>> from energize.stores import SystemFileStore
     >>> folder = Path(tempfile.mkdtemp())
     >>> _ = (folder / "a.txt").write_text("hello")
     >>> with contextlib.closing(FileStoreCachePool(num_workers=1)) as pool:

@@ -428,7 +428,8 @@ class Loader(Generic[T]):
         `blend` says which blend, as in `set_weights`; by default the outermost one.
         Raises `ConfigError` for what is no policy, and where there is no such blend.
 
-        >>> from energize import BlendDataset, ExcessLoss, ListSource, get_loader
+        >>> from energize import BlendDataset, ListSource, get_loader
+        >>> from energize.mixing import ExcessLoss
         >>> web, code = ListSource("w", name="web"), ListSource("c", name="code")
         >>> loader = get_loader(BlendDataset((web, 1), (code, 1)))
         >>> policy = ExcessLoss({"web": 1.0, "code": 1.0}, temperature=0.5)

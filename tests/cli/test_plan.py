@@ -12,11 +12,11 @@ from energize import (
     ImageClassificationSample,
     WorkerConfig,
     get_loader,
-    get_staged_train_dataset,
     get_train_dataset,
     get_val_dataset,
     stateless,
 )
+from energize.experimental import get_staged_train_dataset
 from tests.cli.commands import as_json, refused, run
 from tests.support.prepared import captions
 

@@ -133,9 +133,9 @@ def test_every_name_and_argument_is_there():
     # Importing a module sets it on the package, but not in the place of a name.
     assert (
         importlib.import_module("energize.energon.edataclass").edataclass
-        is ez.edataclass
+        is ez.energon.edataclass
     )
-    assert energon.edataclass is ez.edataclass
+    assert energon.edataclass is ez.energon.edataclass
 
 
 def test_the_page_for_newcomers_has_all_of_them():
@@ -175,7 +175,7 @@ def test_the_tables_are_those_of_the_real_package():
 HERE = energon.WorkerConfig(rank=0, world_size=1)
 AS_STORED = {"split_part": "train", "training": False, "worker_config": HERE}
 FIELDS = {"image": "jpg", "caption": "txt"}
-PREPARE = ez.BaseWebdatasetFactory.prepare_dataset
+PREPARE = ez.energon.BaseWebdatasetFactory.prepare_dataset
 
 
 def write_shards_of(root: Path, shards: int) -> Path:
@@ -210,7 +210,8 @@ def folder(tmp_path_factory) -> Path:
 
 def captions(path, **options) -> list[str]:
     return [
-        each.caption for each in ez.get_dataset_from_config(path, **options).build()
+        each.caption
+        for each in ez.energon.get_dataset_from_config(path, **options).build()
     ]
 
 
@@ -243,13 +244,15 @@ def test_preparing(tmp_path):
     one = {"split_parts_ratio": [("train", 1)], "split_config": "other.yaml"}
     PREPARE(root, ["parts/data-0.tar"], media_filter=media, **one)
     write_config(root, field_map=FIELDS)
-    factory = ez.get_dataset_from_config(root, split_config="other.yaml", **AS_STORED)
+    factory = ez.energon.get_dataset_from_config(
+        root, split_config="other.yaml", **AS_STORED
+    )
     known = factory.as_file_store().get_media_metadata("000.jpg")
     assert (len(factory), known.width, known.height) == (4, 32, 24)
 
 
 def test_a_factory_of_what_a_folder_says(folder, tmp_path):
-    factory = ez.get_dataset_from_config(
+    factory = ez.energon.get_dataset_from_config(
         folder, sample_type=ez.CaptioningSample, **AS_STORED
     )
     samples = list(factory.build())
@@ -263,7 +266,7 @@ def test_a_factory_of_what_a_folder_says(folder, tmp_path):
     assert isinstance(factory.as_file_store(), WebdatasetFileStore)
     assert factory.as_file_store()["007.txt"][0] == b"caption 7"
     loader = ez.get_loader(
-        ez.get_dataset_from_config(folder, worker_config=HERE).build()
+        ez.energon.get_dataset_from_config(folder, worker_config=HERE).build()
     )
     first, second = ([each.__key__ for each in loader] for _ in range(2))
     assert sorted(first) == sorted(second) == [f"{i:03d}" for i in range(12)]
@@ -273,13 +276,13 @@ def test_a_factory_of_what_a_folder_says(folder, tmp_path):
         folder, "json.yaml", field_map=field_map, subflavors={"a": 1, "b": 2}
     )
     given |= {"subflavors": {"b": 3}, "decoder": None, "parallel_shard_iters": 4}
-    half = ez.get_dataset_from_config(
+    half = ez.energon.get_dataset_from_config(
         folder, subset=Subset(ratios=(0.0, 0.5)), **given
     ).build()
     assert len(half) == 6
     assert (half[1].caption, half[1].image) == ("json 1", image_bytes(1))
     assert half[1].__subflavors__ == {"a": 1, "b": 3}
-    kinds = ez.DatasetLoader(folder, subflavors={"a": 1, "b": 2})
+    kinds = ez.energon.DatasetLoader(folder, subflavors={"a": 1, "b": 2})
     asked = AS_STORED | {"subflavors": {"b": 3}}
     assert next(iter(kinds.get_dataset(**asked).build())).__subflavors__ == {
         "a": 1,
@@ -287,8 +290,10 @@ def test_a_factory_of_what_a_folder_says(folder, tmp_path):
     }
     file = tmp_path / "texts.jsonl"
     file.write_text("".join(json.dumps({"n": n}) + "\n" for n in range(5)))
-    assert ez.CrudeJsonlDatasetFactory.prepare_dataset(file) == 5
-    lines = ez.get_dataset_from_config(file, subflavors={"of": "lines"}, **AS_STORED)
+    assert ez.energon.CrudeJsonlDatasetFactory.prepare_dataset(file) == 5
+    lines = ez.energon.get_dataset_from_config(
+        file, subflavors={"of": "lines"}, **AS_STORED
+    )
     found = [(each["json"]["n"], each["__subflavors__"]) for each in lines.build()]
     assert found == [(n, {"of": "lines"}) for n in range(5)]
     assert isinstance(lines.as_file_store(), JsonlFileStore)
@@ -301,12 +306,12 @@ def test_the_length_is_what_is_read(folder):
     (folder / MAIN_FOLDER_NAME / "less.yaml").write_text(shards + excluded)
     options = {"split_config": "less.yaml", **AS_STORED}
     assert captions(folder, **options) == [f"caption {i}" for i in range(6, 12)]
-    assert len(ez.get_dataset_from_config(folder, **options)) == 6
+    assert len(ez.energon.get_dataset_from_config(folder, **options)) == 6
     meta = WebdatasetMeta.from_config(
         folder, split_part="train", split_config="less.yaml"
     )
     assert meta.sample_excludes == {"parts/data-1.tar/004", "parts/data-1.tar/005"}
-    half = ez.get_dataset_from_config(
+    half = ez.energon.get_dataset_from_config(
         folder, subset=Subset(ratios=(0.5, 1.0)), **options
     )
     assert len(half) == len(list(half.build())) == 4
@@ -325,7 +330,7 @@ def test_code_of_the_folder_is_run_where_it_is_trusted(folder):
     assert captions(folder, part_filter=["jpg"], **own, **asked) == ["own"] * 12
 
 
-@ez.edataclass
+@ez.energon.edataclass
 class Shouted(ez.Sample):
     text: str
 
@@ -335,7 +340,7 @@ def shouting(parts: dict) -> dict:
     return {"__key__": f"loud-{parts['__key__']}", "text": parts["txt"].upper()}
 
 
-class Louder(ez.DefaultDecoderWebdatasetFactory[ez.CaptioningSample]):
+class Louder(ez.energon.DefaultDecoderWebdatasetFactory[ez.CaptioningSample]):
     __sample_type__ = ez.CaptioningSample
 
     def load_sample(self, raw_data):
@@ -344,11 +349,11 @@ class Louder(ez.DefaultDecoderWebdatasetFactory[ez.CaptioningSample]):
         return sample
 
 
-class Plain(ez.DefaultGenericWebdatasetFactory[ez.CaptioningSample]):
+class Plain(ez.energon.DefaultGenericWebdatasetFactory[ez.CaptioningSample]):
     __sample_type__ = ez.CaptioningSample
 
 
-class Own(ez.BaseWebdatasetFactory[dict]):
+class Own(ez.energon.BaseWebdatasetFactory[dict]):
     __sample_type__ = dict
 
     def load_sample(self, raw_data):
@@ -359,7 +364,7 @@ LOUD = {"sample_type": Shouted, "sample_loader": shouting, "part_filter": ["txt"
 
 
 def test_factories_of_ones_own(folder):
-    factory = ez.StandardWebdatasetFactory(
+    factory = ez.energon.StandardWebdatasetFactory(
         folder, subflavors={"loud": True}, **LOUD, **AS_STORED
     )
     samples = list(factory.build())
@@ -381,7 +386,7 @@ def test_factories_of_ones_own(folder):
     assert (
         Plain(folder, field_map=FIELDS, **AS_STORED).build()[0].caption == b"caption 0"
     )
-    crude = ez.CrudeWebdataset(
+    crude = ez.energon.CrudeWebdataset(
         folder, part_filter=lambda part: part != "jpg", **AS_STORED
     )
     sample = crude.build()[0]
@@ -389,7 +394,7 @@ def test_factories_of_ones_own(folder):
         "json",
         "txt",
     ]
-    joined = ez.JoinedWebdatasetFactory(
+    joined = ez.energon.JoinedWebdatasetFactory(
         {"one": Own(folder, **AS_STORED), "other": crude},
         joiner=lambda one, other: Shouted(
             __key__=one["key"], text=one["text"] + other["txt"]
@@ -403,7 +408,7 @@ def test_factories_of_ones_own(folder):
 def test_a_run_over_a_function_of_parts_is_resumed(folder):
     given = AS_STORED | LOUD | {"training": True}
     whole, again = (
-        ez.get_loader(ez.StandardWebdatasetFactory(folder, **given).build())
+        ez.get_loader(ez.energon.StandardWebdatasetFactory(folder, **given).build())
         for _ in range(2)
     )
     rest = iter(whole)
@@ -419,7 +424,7 @@ def test_what_is_refused(folder, tmp_path):
         PREPARE(raw, paths, split_parts_ratio=[("train", 1.0)])
 
     def typed(sample_type=Shouted, **options):
-        ez.StandardWebdatasetFactory(
+        ez.energon.StandardWebdatasetFactory(
             folder, sample_type=sample_type, **AS_STORED, **options
         )
 
@@ -429,7 +434,7 @@ def test_what_is_refused(folder, tmp_path):
         "part_filter": [],
         "field_map": {"text": "txt"},
     }
-    untyped = type("Untyped", (ez.DefaultDecoderWebdatasetFactory,), {})
+    untyped = type("Untyped", (ez.energon.DefaultDecoderWebdatasetFactory,), {})
     no_type, named = (
         "extends Sample.*; got <class 'NoneType'>",
         errors.UntrustedCodeError,
@@ -482,7 +487,7 @@ def test_what_is_refused(folder, tmp_path):
 
 
 def test_names_for_annotations(folder):
-    source = ez.get_dataset_from_config(folder, worker_config=HERE).build()
+    source = ez.energon.get_dataset_from_config(folder, worker_config=HERE).build()
     mapped = energon.MapDataset(source, lambda sample: sample)
     bases = energon.SavableDataset, energon.BaseWrapperDataset
     for each in (source, mapped):
@@ -503,8 +508,10 @@ def test_names_for_annotations(folder):
             ez.get_loader(mine)
     types.new_class("Mine", (energon.Savable,))
     own = type("Own", (flavors.PinMemoryMixin,), {"__annotations__": {"ids": object}})
-    assert ez.edataclass(own)(ids=torch.tensor([1])).pin_memory().ids.tolist() == [1]
-    typed = [name for name in ez.__all__ if name.endswith("Webdataset")]
+    assert ez.energon.edataclass(own)(
+        ids=torch.tensor([1])
+    ).pin_memory().ids.tolist() == [1]
+    typed = [name for name in energon.__all__ if name.endswith("Webdataset")]
     assert len(typed) == 12  # eleven, and CrudeWebdataset, which is none of them
     for name in typed:
         sample = getattr(flavors, name.removesuffix("Webdataset") + "Sample")

@@ -13,15 +13,10 @@ from contextlib import closing
 import pytest
 import yaml
 
-from energize import (
-    WorkerConfig,
-    get_train_dataset,
-    get_val_dataset,
-    load_dataset,
-    prepare,
-)
+from energize import WorkerConfig, get_train_dataset, get_val_dataset, prepare
 from energize.data.nv_meta import read_splits
 from energize.data.webdataset import WebdatasetSource
+from energize.energon import load_dataset
 from tests.support.joining import keys, texts
 from tests.support.peers import run_energon
 from tests.support.tars import write_tar

@@ -241,7 +241,7 @@ def test_failures_in_a_row_end_the_run(own, most, of_dataset):
         ListSource(range(1000)), never, worker_config=config, **options
     )
     dataset = dataset.with_inputs(dataset.inputs)
-    error = energize.SubstitutionError if most is None else FatalSampleError
+    error = energize.errors.SubstitutionError if most is None else FatalSampleError
     with pytest.raises(
         error, match="ValueError: no" if most is None else f"failed {most} times"
     ):
@@ -737,16 +737,16 @@ def test_aux_as_energon_keeps_it(tmp_path):
         "aux": {"plain": plain, "prepared": prepared, "text": str(folder)},
     }
     named = {"__module__": "megatron.energon", "__class__": "MetadatasetV2"}
-    (found,) = energize.load_dataset({**named, "splits": {"train": entry}}).traverse(
-        split_part="train"
-    )
+    (found,) = energize.energon.load_dataset(
+        {**named, "splits": {"train": entry}}
+    ).traverse(split_part="train")
     stores = {name: str(path) for name, path in found.aux.items()}
     assert stores == {"plain": str(files), "prepared": str(folder), "text": str(folder)}
     assert plain.get_file_store()["a.txt"][0] == b"a"
     assert prepared.get_file_store().get_path() == str(folder)
     entry["aux"] = {"wrong": {"paths": "x"}}
     with pytest.raises(energize.MetadatasetError, match="aux"):
-        energize.load_dataset({**named, "splits": {"train": entry}})
+        energize.energon.load_dataset({**named, "splits": {"train": entry}})
 
 
 def test_commands_are_click_commands(tmp_path):

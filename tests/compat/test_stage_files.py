@@ -16,8 +16,9 @@ import torch
 import yaml
 
 import energize as ez
-from energize import errors, get_staged_train_dataset, read_stages
+from energize import errors
 from energize.compat.stage_files import read_toml
+from energize.experimental import get_staged_train_dataset, read_stages
 from tests.support.prepared import captions, classes
 
 ROOT = Path(__file__).parents[2]
@@ -309,7 +310,7 @@ def test_what_cannot_be_built(folder, monkeypatch):
         ),
         (
             "seeds.toml",
-            two | {"build": ez.build_stage},
+            two | {"build": ez.experimental.build_stage},
             ez.ConfigError,
             "no effect beside build",
         ),

@@ -17,16 +17,13 @@ from energize import (
     FailurePolicy,
     FilterDataset,
     GroupBatchDataset,
-    HuggingFaceSource,
     ItemCost,
     IterableSource,
     IterMapDataset,
-    LevelBufferDataset,
     ListSource,
     LogSampleDataset,
     MapDataset,
     MixBatchDataset,
-    Packer,
     PackingDataset,
     SampleWeightDataset,
     SequenceSource,
@@ -39,6 +36,9 @@ from energize.compat import squirrel
 from energize.core.costs import ColumnCost
 from energize.datasets.level import LevelDataset
 from energize.errors import ConfigError, EncoderError, NotRepeatableError
+from energize.experimental import LevelBufferDataset
+from energize.packing import Packer
+from energize.sources import HuggingFaceSource
 from energize.task.encoder import Cooker
 
 ITEMS = 18

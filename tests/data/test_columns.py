@@ -12,16 +12,7 @@ import numpy as np
 import pytest
 import yaml
 
-from energize import (
-    HuggingFaceSource,
-    JoinedSource,
-    JsonlSource,
-    JsonSource,
-    ParquetSource,
-    WebdatasetSource,
-    prepare,
-    prepare_columns,
-)
+from energize import WebdatasetSource, prepare
 from energize.core.costs import ColumnCost
 from energize.data.columns import (
     COLUMNS_FOLDER,
@@ -30,7 +21,15 @@ from energize.data.columns import (
     values_file,
 )
 from energize.errors import ColumnError, DatasetError
+from energize.preparation import prepare_columns
 from energize.preparation.index import prepare_jsonl
+from energize.sources import (
+    HuggingFaceSource,
+    JoinedSource,
+    JsonlSource,
+    JsonSource,
+    ParquetSource,
+)
 from tests.support.joining import keys
 from tests.support.joining import texts as texts_folder
 from tests.support.refusals import check_refusals

@@ -11,12 +11,14 @@ from functools import partial
 import numpy as np
 import pytest
 
-from energize import ConfigError, DatasetError, JoinedSource, ShardError
+from energize import ConfigError, DatasetError
 from energize.core.failures import Failed
 from energize.core.trace import ReadContext
 from energize.data.join import remove_matches, write_matches
 from energize.data.webdataset import WebdatasetSource
 from energize.energon.index import SqliteIndexReader
+from energize.errors import ShardError
+from energize.sources import JoinedSource
 from tests.support.joining import keys, texts
 from tests.support.refusals import check_refusals
 

@@ -30,12 +30,6 @@ from energize import (
     ConfigError,
     DatasetNotFoundError,
     FailurePolicy,
-    JoinedSource,
-    JsonlSource,
-    JsonSource,
-    ParquetSource,
-    PrepareError,
-    ShardError,
     ShuffleDataset,
     WebdatasetSource,
     convert,
@@ -54,8 +48,9 @@ from energize.data.files import absolute, files_at, joined, path_of
 from energize.data.join import write_matches
 from energize.data.stores import open_store
 from energize.data.trust import trust
-from energize.errors import UntrustedCodeError
+from energize.errors import PrepareError, ShardError, UntrustedCodeError
 from energize.preparation.index import prepare_jsonl
+from energize.sources import JoinedSource, JsonlSource, JsonSource, ParquetSource
 from tests.cli import commands
 from tests.support import remote_program
 from tests.support.launching import launched

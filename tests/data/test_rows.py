@@ -15,13 +15,11 @@ from energize import (
     ConfigError,
     DatasetNotFoundError,
     EmptyDatasetError,
-    PrepareError,
-    ShardError,
-    SubstitutionError,
     get_train_dataset,
 )
 from energize.data.jsonl import JsonlSource
 from energize.data.rows import JsonSource, ParquetSource
+from energize.errors import PrepareError, ShardError, SubstitutionError
 from energize.preparation.index import prepare_jsonl
 from tests.support.refusals import check_refusals
 from tests.support.rows import write_lines, write_parquet

@@ -3,20 +3,14 @@ they lie."""
 
 from functools import partial
 
-from energize import (
-    JsonSource,
-    ListSource,
-    ReadContext,
-    SequenceSource,
-    SkipSample,
-    WebdatasetSource,
-    prepare,
-    prepare_columns,
-)
+from energize import ListSource, SequenceSource, SkipSample, WebdatasetSource, prepare
 from energize.core.quarantine import Entry, listed_for
 from energize.data.local import LocalFiles
 from energize.data.selection import PropertySource, Selection, selections, source_labels
 from energize.errors import ColumnError, ConfigError, EmptyDatasetError, WeightError
+from energize.nodes import ReadContext
+from energize.preparation import prepare_columns
+from energize.sources import JsonSource
 from tests.support.refusals import check_refusals
 from tests.support.shards import packed
 

@@ -20,7 +20,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from energize import JsonlSource, WebdatasetSource, prepare, prepare_checksums
+from energize import WebdatasetSource, prepare
 from energize.core.failures import Failed
 from energize.data.nv_meta import read_records
 from energize.data.tar import scan
@@ -36,7 +36,9 @@ from energize.errors import (
     ShardError,
     SplitError,
 )
+from energize.preparation import prepare_checksums
 from energize.preparation.index import prepare_jsonl
+from energize.sources import JsonlSource
 from tests.support.refusals import check_refusals
 from tests.support.shards import (
     offsets,

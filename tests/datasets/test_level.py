@@ -12,8 +12,6 @@ from energize import (
     ConfigError,
     EncoderError,
     FilterDataset,
-    LevelBufferDataset,
-    LevelDataset,
     ListSource,
     MapDataset,
     NotIndexedError,
@@ -23,6 +21,7 @@ from energize import (
     get_loader,
 )
 from energize.errors import ColumnError
+from energize.experimental import LevelBufferDataset, LevelDataset
 from tests.support.loading import take
 
 

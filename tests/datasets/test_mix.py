@@ -13,12 +13,10 @@ from energize import (
     ListSource,
     Quota,
     QuotaDataset,
-    Stage,
-    StagedDataset,
-    StagePlan,
     get_loader,
 )
 from energize.datasets.mix import MixDataset, MixOrder
+from energize.experimental import Stage, StagedDataset, StagePlan
 from energize.order.scheme import RepeatedScheme, SuccessionScheme
 
 A = ListSource([f"a{i}" for i in range(7)], name="a")

@@ -32,15 +32,13 @@ from energize import (
     QuotaDataset,
     SampleWeightDataset,
     ShuffleDataset,
-    Stage,
-    StagedDataset,
-    StagePlan,
     WeightError,
     get_loader,
 )
 from energize.core.config import config_of
 from energize.core.loss_weights import weighed, weight_of
 from energize.core.means import total_weight
+from energize.experimental import Stage, StagedDataset, StagePlan
 from energize.packing import concat_pack
 from energize.task.hooks import generic_batch, generic_concat
 

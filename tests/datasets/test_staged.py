@@ -16,12 +16,10 @@ from energize import (
     FilterDataset,
     ListSource,
     NotIndexedError,
-    Stage,
-    StagedDataset,
-    StagePlan,
     StateMismatchError,
     get_loader,
 )
+from energize.experimental import Stage, StagedDataset, StagePlan
 from tests.support.datasets import is_even, numbers
 from tests.support.stages import maths, mix, staged, web
 

@@ -21,7 +21,6 @@ from energize import (
     Batch,
     DefaultTaskEncoder,
     Sample,
-    VidQASample,
     get_loader,
     get_train_dataset,
     prepare,
@@ -38,6 +37,7 @@ from energize.extras.av import (
     get_clips_uniform,
     get_single_frames_uniform,
 )
+from energize.samples import VidQASample
 from tests.support.images import encoded, picture
 from tests.support.videos import (
     CONTAINERS,

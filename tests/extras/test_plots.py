@@ -9,16 +9,8 @@ import numpy as np
 import pytest
 from PIL import Image, ImageColor
 
-from energize import (
-    BatchDataset,
-    BlendDataset,
-    ConcatDataset,
-    ListSource,
-    Schedule,
-    Stage,
-    StagedDataset,
-    StagePlan,
-)
+from energize import BatchDataset, BlendDataset, ConcatDataset, ListSource, Schedule
+from energize.experimental import Stage, StagedDataset, StagePlan
 from energize.extras.plots import COLOURS, bands_of, draw
 from energize.report import simulate
 

@@ -149,13 +149,15 @@ def _loaded(folder: Path) -> Any:
 
 READERS: dict[str, Callable[[Path], Any]] = {
     "webdataset": _of(lambda folder: ez.WebdatasetSource(folder / "web")),
-    "lines": _of(lambda folder: ez.JsonlSource(folder / "lines.jsonl")),
-    "rows": _of(lambda folder: ez.JsonSource(folder / "rows.jsonl")),
-    "array": _of(lambda folder: ez.JsonSource(folder / "rows.json")),
-    "parquet": _of(lambda folder: ez.ParquetSource(folder / "rows-*.parquet")),
-    "mds": _of(lambda folder: ez.MdsSource(folder / "mds")),
+    "lines": _of(lambda folder: ez.sources.JsonlSource(folder / "lines.jsonl")),
+    "rows": _of(lambda folder: ez.sources.JsonSource(folder / "rows.jsonl")),
+    "array": _of(lambda folder: ez.sources.JsonSource(folder / "rows.json")),
+    "parquet": _of(lambda folder: ez.sources.ParquetSource(folder / "rows-*.parquet")),
+    "mds": _of(lambda folder: ez.sources.MdsSource(folder / "mds")),
     "arrow": _of(
-        lambda folder: ez.HuggingFaceSource(_loaded(folder / "arrow"), name="arrow")
+        lambda folder: ez.sources.HuggingFaceSource(
+            _loaded(folder / "arrow"), name="arrow"
+        )
     ),
     "column": _of(
         lambda folder: ez.WebdatasetSource(folder / "web"),

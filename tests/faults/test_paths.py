@@ -5,36 +5,34 @@ from __future__ import annotations
 import os
 
 import pytest
+from energize.energon.epathlib import EPath
 
 from energize import (
     BatchDataset,
-    EPath,
     FailurePolicy,
-    JsonlSource,
-    JsonSource,
     ListSource,
-    MdsSource,
-    ParquetSource,
     WebdatasetSource,
-    get_dataset_from_config,
     get_loader,
-    get_staged_train_dataset,
     get_train_dataset,
     get_val_dataset,
-    load_dataset,
     prepare,
-    prepare_columns,
-    prepare_metadataset,
-    read_stages,
-    traverse_metadataset,
     write_shards,
 )
 from energize.data.media_filter import MediaFilterConfig
 from energize.data.stores import JsonlFileStore, SystemFileStore, WebdatasetFileStore
+from energize.energon import (
+    get_dataset_from_config,
+    load_dataset,
+    prepare_metadataset,
+    traverse_metadataset,
+)
 from energize.errors import ConfigError, DataError, EnergizeError
+from energize.experimental import get_staged_train_dataset, read_stages
 from energize.extras.cache import FileStoreCachePool
+from energize.preparation import prepare_columns
 from energize.preparation.index import prepare_jsonl
 from energize.preparation.media import prepare_media
+from energize.sources import JsonlSource, JsonSource, MdsSource, ParquetSource
 
 MIX = {"batch_size": 1, "shuffle_buffer_size": None, "max_samples_per_sequence": None}
 

@@ -13,17 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from energize import (
-    INFINITE,
-    EnergizeError,
-    FailurePolicy,
-    Lane,
-    WorkerConfig,
-    get_loader,
-    is_padding,
-)
+from energize import EnergizeError, FailurePolicy, WorkerConfig, get_loader, is_padding
 from energize.core.config import unpacked
 from energize.core.tree import padding
+from energize.nodes import INFINITE, Lane
 from energize.report import simulate
 
 END, PADDING = "| end", "| padding"

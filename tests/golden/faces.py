@@ -153,13 +153,13 @@ def schemes(root: Path) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for kind, each in weights.items():
         for name in SCHEMES if kind in ("fixed", "many") else SCHEMES[:4]:
-            scheme = ez.make_scheme(name, each, key=5)
+            scheme = ez.order.make_scheme(name, each, key=5)
             counts = [scheme.counts(n) for n in (0, 1, 33, 10**4, 10**12)]
             found[f"{kind}, {name}"] = [counts, *scheme.locate(slots)]
-    later = ez.make_scheme("block", [3, 1], key=1, block_size=8).with_weights_from(
-        20, [1, 9]
-    )
-    scheduler = ez.WeightScheduler(POINTS, "cosine")
+    later = ez.order.make_scheme(
+        "block", [3, 1], key=1, block_size=8
+    ).with_weights_from(20, [1, 9])
+    scheduler = ez.order.WeightScheduler(POINTS, "cosine")
     weights_at = [scheduler.get_weights(step) for step in (0, 10, 25, 49, 70)]
     return found | {"changed": later.locate(range(64)), "scheduler": weights_at}
 
@@ -181,13 +181,13 @@ def asked_for(root: Path) -> list[Any]:
     """What is said of metadatasets, and lists of datasets."""
     mix = file_of(root, SPLITS["blended"], __module__="megatron.energon")
     files = root / METADATASETS.name
-    listed = ez.traverse_metadataset(files / "nested.yaml", split_part="train")
+    listed = ez.energon.traverse_metadataset(files / "nested.yaml", split_part="train")
     given = {
         "training": True,
         "split_part": "train",
         "worker_config": ez.WorkerConfig(0, 1),
     }
-    loaded = ez.load_dataset(mix).get_datasets(**given).datasets
+    loaded = ez.energon.load_dataset(mix).get_datasets(**given).datasets
     options = {"batch_size": 4, "task_encoder": Keys()}
     return [
         [[each.path.name, each.split_part, each.subflavors] for each in listed],

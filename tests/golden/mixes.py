@@ -21,7 +21,11 @@ from energize.packing import attention_cost
 Batch, Blend, Composed = ez.BatchDataset, ez.BlendDataset, ez.ComposedDataset
 Concat, Epochize, Filter = ez.ConcatDataset, ez.EpochizeDataset, ez.FilterDataset
 Gc, Group, IterMap = ez.GcDataset, ez.GroupBatchDataset, ez.IterMapDataset
-Level, LevelBuffer, Limit = ez.LevelDataset, ez.LevelBufferDataset, ez.LimitDataset
+Level, LevelBuffer, Limit = (
+    ez.experimental.LevelDataset,
+    ez.experimental.LevelBufferDataset,
+    ez.LimitDataset,
+)
 Log, Map, Mix = ez.LogSampleDataset, ez.MapDataset, ez.MixBatchDataset
 Packs, Quotas, Repeat = ez.PackingDataset, ez.QuotaDataset, ez.RepeatDataset
 Weighed, Shuffle, ShuffleBuffer = (
@@ -29,14 +33,18 @@ Weighed, Shuffle, ShuffleBuffer = (
     ez.ShuffleDataset,
     ez.ShuffleBufferDataset,
 )
-Staged, DataError, SkipSample = ez.StagedDataset, ez.DataError, ez.SkipSample
+Staged, DataError, SkipSample = (
+    ez.experimental.StagedDataset,
+    ez.DataError,
+    ez.SkipSample,
+)
 ListSource, SequenceSource, IterableSource = (
     ez.ListSource,
     ez.SequenceSource,
     ez.IterableSource,
 )
 ItemCost, Quota, Schedule = ez.ItemCost, ez.Quota, ez.Schedule
-Stage, by_property = ez.Stage, ez.by_property
+Stage, by_property = ez.experimental.Stage, ez.by_property
 
 KINDS = ("high", "low", "low", None, "high")
 
@@ -208,14 +216,16 @@ def packed(inner: Any) -> Packs[Any]:
 
 
 def packs(method: str, length: Any = "ids", capacity: Any = 24, **options: Any) -> Any:
-    packer = ez.Packer(length=length, capacity=capacity, method=method, **options)
-    final = partial(ez.concat_pack, fields=["ids"], flatten=["names"])
+    packer = ez.packing.Packer(
+        length=length, capacity=capacity, method=method, **options
+    )
+    final = partial(ez.packing.concat_pack, fields=["ids"], flatten=["names"])
     return Packs(Map(mixed(50), tensors), 20, packer, final)
 
 
 def staged(*stages: Stage, total: int | None = None, **options: Any) -> Staged[Any]:
     default = options.pop("default", None)
-    return Staged(ez.StagePlan(stages, total, default), **options)
+    return Staged(ez.experimental.StagePlan(stages, total, default), **options)
 
 
 def two_to(first: Any, second: Any, web: int = 17) -> Blend[int]:
@@ -311,8 +321,8 @@ MIXES: dict[str, Callable[[], Any]] = {
     "blend, same twice, other seed": lambda: Blend((mixed(8), 1), (mixed(8, seed=3), 1)),
     "blend, reseeded": lambda: Map(blend(3, 2, 1), noisy).reseeded(11),
     "blend, own scheme": lambda: blend(1, 1, scheme=Alternating()),
-    "blend, scheme object": lambda: blend(1, 1, scheme=ez.make_scheme("block", [3, 1], key=77, block_size=9)),
-    "blend, scheduler": lambda: by_name(weights=ez.WeightScheduler([ez.WeightSchedulePoint(0, {"web": 0.2, "code": 0.8, "maths": 0.0}), ez.WeightSchedulePoint(60, {"web": 0.5, "code": 0.3, "maths": 0.2})], "linear")),
+    "blend, scheme object": lambda: blend(1, 1, scheme=ez.order.make_scheme("block", [3, 1], key=77, block_size=9)),
+    "blend, scheduler": lambda: by_name(weights=ez.order.WeightScheduler([ez.order.WeightSchedulePoint(0, {"web": 0.2, "code": 0.8, "maths": 0.0}), ez.order.WeightSchedulePoint(60, {"web": 0.5, "code": 0.3, "maths": 0.2})], "linear")),
     "mix of batches": lambda: Mix((mixed(8), 6), (mixed(8, 100), 4), batch_size=5),
     "mix that ends": lambda: Mix((mixed(8), 6), (mixed(5, 100), 4), batch_size=5, stop="all_exhausted", batch_mix_fn=jitter),
     "mix, drop last": lambda: Mix((mixed(8), 1), (mixed(5, 100), 1), batch_size=3, stop="first_exhausted", drop_last=True),

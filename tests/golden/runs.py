@@ -128,7 +128,8 @@ def weights_set(root: Path) -> Any:
     typed = {"a": batches(), "b": batches(Blend(pair, scheme="exact"))}
     level = Batch(by_name(), 2, list, level="cost", global_batch_size=8)
     plan = staged(
-        ez.Stage("one", 0, 20, dataset=by_name()), ez.Stage("two", 20, dataset=mixed(9))
+        ez.experimental.Stage("one", 0, 20, dataset=by_name()),
+        ez.experimental.Stage("two", 20, dataset=mixed(9)),
     )
     return {
         "next": changed(batches(), now, (MORE, None, None)),
@@ -154,7 +155,7 @@ def followed(root: Path) -> Any:
     """A policy, and a file, that say the weights."""
     one, file, found = Run(batches()), root / "weights.yaml", []
     follower = one.each(
-        "follow", ez.ExcessLoss({"web": 1, "code": 2, "maths": 0.5}), every=5
+        "follow", ez.mixing.ExcessLoss({"web": 1, "code": 2, "maths": 0.5}), every=5
     )[0]
     for step in range(12):
         rows = one.steps(1)
@@ -227,9 +228,9 @@ def remapped(root: Path) -> Any:
 @run
 def later_weights(root: Path) -> Any:
     """States over mixes of which what comes later is another."""
-    stage = ez.Stage("one", 0, 10, dataset=by_name())
+    stage = ez.experimental.Stage("one", 0, 10, dataset=by_name())
     plans = [
-        staged(stage, ez.Stage("two", 10, dataset=each))
+        staged(stage, ez.experimental.Stage("two", 10, dataset=each))
         for each in (mixed(9), by_cost(1, 2))
     ]
     pairs = [[by_name(), by_name().with_weights_from(30, WEB)], plans]

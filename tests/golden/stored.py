@@ -241,7 +241,7 @@ def example(name: str, split: str, root: Path) -> Any:
     """A split of a file of the repository."""
     make = ez.get_train_dataset if "val" not in split else ez.get_val_dataset
     if name.startswith("stages"):
-        make, split = ez.get_staged_train_dataset, "train"
+        make, split = ez.experimental.get_staged_train_dataset, "train"
     options = {"split_part": split, "batch_size": 4, "task_encoder": Keys()}
     return make(root / "metadatasets" / name, **options)
 
@@ -276,7 +276,10 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "blended, level buffer": {"task_encoder": Tokens()},
     "passes, once": {"repeat": False},
     "join in a blend": {"task_encoder": Drawing()},
-    "staged, not carried": {"make": ez.get_staged_train_dataset, "carry_over": False},
+    "staged, not carried": {
+        "make": ez.experimental.get_staged_train_dataset,
+        "carry_over": False,
+    },
     "cooked": {"task_encoder": Cooking()},
     "validated, limited": {"limit": 3},
     "validated, drop last": {"batch_drop_last": True, "task_encoder": Drawing()},
@@ -291,14 +294,14 @@ STORED: dict[str, Callable[[Path], Any]] = {
     "webdataset, shards as runs": lambda root: Shuffle(ez.WebdatasetSource(root / "web"), shuffle_buffer_size=7),
     "webdataset, damaged": lambda root: Repeat(ez.WebdatasetSource(root / "damaged", checksums=True)),
     "webdataset by ranges": lambda root: ez.by_property(Shuffle(ez.WebdatasetSource(root / "web")), "score", {"..0.25": 1, "0.25..": 2}),
-    "json lines": lambda root: Shuffle(ez.JsonSource([root / "rows.jsonl"], name="rows")),
-    "indexed lines": lambda root: Shuffle(ez.JsonlSource(root / "lines.jsonl")),
-    "parquet": lambda root: Shuffle(ez.ParquetSource(root / "rows-*.parquet")),
-    "parquet by words": lambda root: ez.by_property(ez.ParquetSource(root / "rows-*.parquet", name="rows"), "kind", {"a": 3, "b": 1}),
-    "mds": lambda root: Shuffle(ez.MdsSource(root / "mds")),
-    "joined": lambda root: Shuffle(ez.JoinedSource(ez.WebdatasetSource(root / "web"), ez.WebdatasetSource(root / "notes"), nonmatch=["skip"])),
-    "blend of all": lambda root: Blend((Shuffle(ez.WebdatasetSource(root / "web")), 2), (ez.MdsSource(root / "mds"), 1), (ez.MdsSource(root / "mds_b"), 0.3), (ez.ParquetSource(root / "rows-*.parquet", name="parquet"), 1), (ez.JsonSource(root / "rows.json", name="json"), 0.5)),
-    "filter of lines": lambda root: Filter(Shuffle(ez.JsonSource(root / "rows.jsonl")), lambda row: row["id"] % 3),
+    "json lines": lambda root: Shuffle(ez.sources.JsonSource([root / "rows.jsonl"], name="rows")),
+    "indexed lines": lambda root: Shuffle(ez.sources.JsonlSource(root / "lines.jsonl")),
+    "parquet": lambda root: Shuffle(ez.sources.ParquetSource(root / "rows-*.parquet")),
+    "parquet by words": lambda root: ez.by_property(ez.sources.ParquetSource(root / "rows-*.parquet", name="rows"), "kind", {"a": 3, "b": 1}),
+    "mds": lambda root: Shuffle(ez.sources.MdsSource(root / "mds")),
+    "joined": lambda root: Shuffle(ez.sources.JoinedSource(ez.WebdatasetSource(root / "web"), ez.WebdatasetSource(root / "notes"), nonmatch=["skip"])),
+    "blend of all": lambda root: Blend((Shuffle(ez.WebdatasetSource(root / "web")), 2), (ez.sources.MdsSource(root / "mds"), 1), (ez.sources.MdsSource(root / "mds_b"), 0.3), (ez.sources.ParquetSource(root / "rows-*.parquet", name="parquet"), 1), (ez.sources.JsonSource(root / "rows.json", name="json"), 0.5)),
+    "filter of lines": lambda root: Filter(Shuffle(ez.sources.JsonSource(root / "rows.jsonl")), lambda row: row["id"] % 3),
     # Folders
     "folder": folder(),
     "folder, samples": folder(batch_size=None, task_encoder=None),
@@ -319,7 +322,7 @@ STORED: dict[str, Callable[[Path], Any]] = {
     "folder, checksums": folder("damaged", checksums=True, task_encoder=Drawing()),
     "folder, loader of its own": folder(sample_loader=lambda parts: {"text": parts["txt"][::-1]}, part_filter=["txt"], task_encoder=Drawing()),
     "folder, validated": lambda root: ez.get_val_dataset(root / "web", batch_size=4, task_encoder=Keys()),
-    "factory": lambda root: ez.get_dataset_from_config(root / "web", split_part="train", training=True, worker_config=ez.WorkerConfig(0, 1)).build(),
+    "factory": lambda root: ez.energon.get_dataset_from_config(root / "web", split_part="train", training=True, worker_config=ez.WorkerConfig(0, 1)).build(),
     **{f"metadatasets/{name} {split}": partial(example, name, split) for name, splits in EXAMPLES.items() for split in splits.split()},
     **{name: partial(written, name, split) for name, split in SPLITS.items() if name[0] != "."},
 }

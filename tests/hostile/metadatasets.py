@@ -8,7 +8,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from energize import get_staged_train_dataset, get_train_dataset
+from energize import get_train_dataset
+from energize.experimental import get_staged_train_dataset
 
 M = 1_000_000
 _HEAD = "__module__: energize\n__class__: MetadatasetV2\nsplits:\n  train: "

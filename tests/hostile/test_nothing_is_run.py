@@ -19,7 +19,6 @@ from energize import (
     Cooker,
     DatasetError,
     DatasetNotFoundError,
-    DecodeError,
     DefaultTaskEncoder,
     MetadatasetError,
     UntrustedCodeError,
@@ -31,6 +30,7 @@ from energize import (
 )
 from energize.core import ignored
 from energize.data.stores import open_store
+from energize.errors import DecodeError
 from energize.metadataset import read_metadataset
 from energize.task.load import SampleDecoder
 from tests.support.metadatasets import written

@@ -20,10 +20,10 @@ from energize import (
     CaptioningSample,
     ImageClassificationSample,
     get_loader,
-    get_staged_train_dataset,
     get_train_dataset,
     get_val_dataset,
 )
+from energize.experimental import get_staged_train_dataset
 from examples.encoders import CaptioningTask, ImageTask
 
 STEPS = 3

@@ -8,7 +8,6 @@ import logging
 import pytest
 
 from energize import (
-    BasicDataLoader,
     BatchDataset,
     BlendDataset,
     ConcatDataset,
@@ -18,14 +17,17 @@ from energize import (
     Loader,
     MapDataset,
     RepeatDataset,
-    SavableDataLoader,
-    SavableDataLoaderState,
     WorkerConfig,
     get_loader,
-    get_savable_loader,
 )
 from energize.data.memory import ListSource
 from energize.errors import EmptyDatasetError
+from energize.loader.loader import (
+    BasicDataLoader,
+    SavableDataLoader,
+    SavableDataLoaderState,
+    get_savable_loader,
+)
 from tests.support.datasets import numbers
 
 

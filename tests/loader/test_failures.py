@@ -29,11 +29,9 @@ from energize import (
     DataError,
     EncoderError,
     FailurePolicy,
-    FatalSampleError,
     FilterDataset,
     ImageSample,
     IterMapDataset,
-    JoinedSource,
     ListSource,
     LoaderError,
     MapDataset,
@@ -45,17 +43,17 @@ from energize import (
     WorkerConfig,
     energon,
     get_train_dataset,
-    log_exception,
-    reraise_exception,
 )
 from energize.core.failures import Failed, SamplePlace
 from energize.core.quarantine import Entry
 from energize.data.jsonl import JsonlSource
 from energize.data.quarantine import files_of, read_entries
 from energize.energon.failures import HandlerPolicy
+from energize.errors import FatalSampleError, log_exception, reraise_exception
 from energize.loader import get_loader
 from energize.loader.failures import ListWriter
 from energize.preparation.index import prepare_jsonl
+from energize.sources import JoinedSource
 from energize.task.load import SampleLoader
 from tests.support.datasets import numbers
 from tests.support.joining import keys, texts

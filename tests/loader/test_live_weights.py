@@ -25,12 +25,10 @@ from energize import (
     BlendDataset,
     ConcatDataset,
     EpochizeDataset,
-    ExcessLoss,
     FilterDataset,
     GroupBatchDataset,
     ItemCost,
     IterMapDataset,
-    LevelDataset,
     LimitDataset,
     ListSource,
     MapDataset,
@@ -38,10 +36,6 @@ from energize import (
     RepeatDataset,
     ShuffleBufferDataset,
     ShuffleDataset,
-    Stage,
-    StagedDataset,
-    StagePlan,
-    WeightsFile,
     get_loader,
 )
 from energize.core import limits
@@ -50,6 +44,14 @@ from energize.core.dataset import IndexedDataset
 from energize.core.node import Routes
 from energize.core.reader import StreamReader
 from energize.errors import ConfigError, StateError, StateMismatchError, WeightError
+from energize.experimental import (
+    LevelDataset,
+    Stage,
+    StagedDataset,
+    StagePlan,
+    WeightsFile,
+)
+from energize.mixing import ExcessLoss
 from tests.support.loading import loader_of, prints, take, with_pid
 from tests.support.states import resealed
 

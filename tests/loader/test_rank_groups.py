@@ -16,8 +16,8 @@ from energize import (
     ListSource,
     StateError,
     WorkerConfig,
-    get_savable_loader,
 )
+from energize.loader.loader import get_savable_loader
 from tests.support import texts
 from tests.support.datasets import numbers
 from tests.support.launching import launched

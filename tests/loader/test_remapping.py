@@ -11,18 +11,15 @@ from energize import (
     BatchDataset,
     BlendDataset,
     FilterDataset,
-    LevelDataset,
     ListSource,
     MapDataset,
     PackingDataset,
     RepeatDataset,
     ShuffleDataset,
-    Stage,
-    StagedDataset,
-    StagePlan,
     by_property,
 )
 from energize.errors import ConfigError, StateError, StateMismatchError
+from energize.experimental import LevelDataset, Stage, StagedDataset, StagePlan
 from tests.support.loading import loader_of, take
 from tests.support.states import resealed
 

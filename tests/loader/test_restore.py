@@ -20,16 +20,19 @@ from energize import (
     FilterDataset,
     ListSource,
     MapDataset,
-    RestoreKeyError,
     TextSample,
     WorkerConfig,
     energon,
     get_train_dataset,
-    log_exception,
-    reraise_exception,
     restore_sample,
 )
-from energize.errors import EncoderError, SubstitutionError
+from energize.errors import (
+    EncoderError,
+    RestoreKeyError,
+    SubstitutionError,
+    log_exception,
+    reraise_exception,
+)
 from energize.testing import fingerprint
 from tests.loader.test_delivery import trees
 from tests.support.datasets import numbers, shuffled

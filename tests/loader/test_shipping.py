@@ -8,9 +8,10 @@ import pickle
 
 import numpy as np
 
-from energize import BlendDataset, ListSource, prepare_columns
+from energize import BlendDataset, ListSource
 from energize.data.webdataset import WebdatasetSource
 from energize.loader.shipping import SMALL, rebuilt, stored
+from energize.preparation import prepare_columns
 from tests.support.prepared import captions
 
 

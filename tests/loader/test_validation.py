@@ -21,13 +21,13 @@ from energize import (
     MapDataset,
     ShuffleBufferDataset,
     SkipSample,
-    SubstitutionError,
     get_loader,
     get_val_dataset,
     is_padding,
     padding_rows,
     total_weight,
 )
+from energize.errors import SubstitutionError
 from tests.support.datasets import numbers
 from tests.support.loading import loader_of
 

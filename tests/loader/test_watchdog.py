@@ -14,13 +14,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from energize import (
-    FilterDataset,
-    LoaderError,
-    MapDataset,
-    WorkerConfig,
-    WorkerDiedError,
-)
+from energize import FilterDataset, LoaderError, MapDataset, WorkerConfig
+from energize.errors import WorkerDiedError
 from energize.loader import get_loader
 from tests.support.datasets import numbers
 from tests.support.loading import loader_of

@@ -9,13 +9,8 @@ from textwrap import dedent, indent
 import pytest
 import yaml
 
-from energize import (
-    DefaultTaskEncoder,
-    get_train_dataset,
-    prepare,
-    prepare_columns,
-    write_shards,
-)
+from energize import DefaultTaskEncoder, get_train_dataset, prepare, write_shards
+from energize.preparation import prepare_columns
 from energize.preparation.index import prepare_jsonl
 from tests.support.joining import keys, texts
 from tests.support.prepared import classes

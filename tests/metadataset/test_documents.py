@@ -12,9 +12,9 @@ from energize import (
     MetadatasetError,
     WebdatasetSource,
     get_train_dataset,
-    load_dataset,
 )
 from energize.core import limits
+from energize.energon import load_dataset
 from energize.metadataset import read_metadataset, resolve
 from energize.metadataset.located import expanded
 from tests.support.tables import row

@@ -18,8 +18,8 @@ from energize import (
     NotPreparedError,
     UntrustedCodeError,
     get_val_dataset,
-    prepare_metadataset,
 )
+from energize.energon import prepare_metadataset
 from energize.metadataset import resolve
 from tests.support.joining import Pair, keys, pair, texts
 from tests.support.metadatasets import written

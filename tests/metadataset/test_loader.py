@@ -12,11 +12,9 @@ from energize import (
     WorkerConfig,
     get_train_dataset,
     get_val_dataset,
-    load_dataset,
-    prepare_metadataset,
-    traverse_metadataset,
 )
 from energize.data.source import Subset
+from energize.energon import load_dataset, prepare_metadataset, traverse_metadataset
 from energize.energon.factories import EnergonDatasetType, get_dataset_type
 from energize.extras.paths import EPath
 from energize.metadataset import DatasetLoader, MetadatasetV2

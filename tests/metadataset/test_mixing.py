@@ -16,9 +16,9 @@ from energize import (
     NotIndexedError,
     TextSample,
     WeightError,
-    get_savable_loader,
 )
 from energize.errors import ColumnError
+from energize.loader.loader import get_savable_loader
 from energize.metadataset import leaves_with_weights, resolve
 from tests.metadataset.conftest import Keys, train
 from tests.support.tables import row

@@ -6,7 +6,8 @@ import logging
 
 import pytest
 
-from energize import MetadatasetError, StagedDataset, read_stages
+from energize import MetadatasetError
+from energize.experimental import StagedDataset, read_stages
 from energize.metadataset import Stages, resolve
 from tests.support.metadatasets import beside_folders
 from tests.support.staged_files import build, writer_beside

@@ -7,13 +7,11 @@ import pytest
 from energize import (
     ConfigError,
     MetadatasetError,
-    build_stage,
-    get_staged_train_dataset,
     get_train_dataset,
     get_val_dataset,
     get_val_datasets,
-    read_stages,
 )
+from energize.experimental import build_stage, get_staged_train_dataset, read_stages
 from energize.metadataset import leaves_with_weights, resolve
 from tests.support.metadatasets import beside_folders
 from tests.support.staged_files import HEAD, KEYS, LINE, build, writer_beside

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from energize import ExcessLoss, unimax
+from energize.mixing import ExcessLoss, unimax
 
 
 def told(policy, rows, counts=None):

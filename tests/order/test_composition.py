@@ -14,13 +14,11 @@ from energize import (
     FilterDataset,
     ListSource,
     MapDataset,
-    Stage,
-    StagedDataset,
-    StagePlan,
     get_loader,
 )
 from energize.datasets.quota import ComposedDataset
 from energize.errors import ConfigError
+from energize.experimental import Stage, StagedDataset, StagePlan
 from energize.order.composition import BATCHING_METHODS, BatchComposition
 from tests.support.composing import composed, epoch_of
 from tests.support.datasets import numbers, skip_thirds

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from energize import ConfigError, Stage, StagePlan
+from energize import ConfigError
+from energize.experimental import Stage, StagePlan
 from tests.support.tables import check_faults
 
 

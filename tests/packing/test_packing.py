@@ -113,7 +113,7 @@ def encoded(key, ids, images=(), **metadata):
 
 
 def test_a_pack_of_images_and_texts():
-    source = ez.SourceInfo(
+    source = ez.samples.SourceInfo(
         dataset_path="web", index=3, shard_name="0.tar", file_names=("a.jpg",)
     )
     samples = [

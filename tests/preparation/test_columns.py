@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
-from energize import WebdatasetSource, prepare, prepare_columns, write_shards
+from energize import WebdatasetSource, prepare, write_shards
 from energize.errors import ColumnError, ConfigError, NotPreparedError, PrepareError
+from energize.preparation import prepare_columns
 from energize.preparation.verify import check_folder
 from tests.support.refusals import check_refusals
 

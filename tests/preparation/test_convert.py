@@ -15,20 +15,14 @@ import numpy as np
 import pytest
 import torch
 
-from energize import (
-    convert,
-    get_loader,
-    get_train_dataset,
-    get_val_dataset,
-    prepare,
-    prepare_checksums,
-)
+from energize import convert, get_loader, get_train_dataset, get_val_dataset, prepare
 from energize.errors import (
     ConfigError,
     DatasetNotFoundError,
     NotPreparedError,
     PrepareError,
 )
+from energize.preparation import prepare_checksums
 from energize.preparation.index import prepare_jsonl
 from tests.cli.commands import run
 from tests.preparation.test_loose import (

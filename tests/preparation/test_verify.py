@@ -6,17 +6,13 @@ from itertools import pairwise
 
 import pytest
 
-from energize import (
-    JsonlSource,
-    WebdatasetSource,
-    prepare,
-    prepare_checksums,
-    write_shards,
-)
+from energize import WebdatasetSource, prepare, write_shards
 from energize.data.nv_meta import read_records
 from energize.errors import NotPreparedError, PrepareError
+from energize.preparation import prepare_checksums
 from energize.preparation.index import prepare_jsonl
 from energize.preparation.verify import check_folder, check_lines
+from energize.sources import JsonlSource
 from tests.cli.commands import run
 from tests.support.shards import prepared
 from tests.support.tars import contents, unprepared

@@ -10,8 +10,9 @@ from functools import partial
 import pytest
 from PIL import Image
 
-from energize import prepare, prepare_columns, write_shards
+from energize import prepare, write_shards
 from energize.errors import ConfigError, PrepareError
+from energize.preparation import prepare_columns
 from tests.support.refusals import check_refusals
 from tests.support.tars import contents
 from tests.support.trying import tried
@@ -97,7 +98,8 @@ def test_a_full_disk(tmp_path):
 
 WAITING = """
 import sys
-from energize import prepare, prepare_columns, write_shards
+from energize import prepare, write_shards
+from energize.preparation import prepare_columns
 
 def waiting():
     for i in range(20):

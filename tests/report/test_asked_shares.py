@@ -13,10 +13,8 @@ from energize import (
     ListSource,
     Schedule,
     ShuffleDataset,
-    Stage,
-    StagedDataset,
-    StagePlan,
 )
+from energize.experimental import Stage, StagedDataset, StagePlan
 from energize.report import simulate
 from energize.report.forecast import asked_between
 

@@ -14,20 +14,19 @@ from energize import (
     IterableSource,
     LimitDataset,
     ListSource,
-    Packer,
     PackingDataset,
     RepeatDataset,
     Schedule,
     SequenceSource,
     ShuffleDataset,
-    StagedDataset,
-    StagePlan,
     WebdatasetSource,
 )
 from energize.core.restoring import loads_of
 from energize.data.selection import PropertySource, source_labels
 from energize.datasets.stage_plan import Stage
 from energize.errors import ConfigError, EmptyDatasetError, NotIndexedError
+from energize.experimental import StagedDataset, StagePlan
+from energize.packing import Packer
 from energize.report import plan, simulate
 from energize.report.levels import source_names
 from tests.support.datasets import INDEXED, is_even

@@ -31,10 +31,8 @@ from energize import (
     RepeatDataset,
     Schedule,
     SkipSample,
-    Stage,
-    StagedDataset,
-    StagePlan,
 )
+from energize.experimental import Stage, StagedDataset, StagePlan
 from energize.report import Report, simulate
 from tests.support.deliveries import counted, samples_in, told, weighed_batch
 from tests.support.loading import loader_of, take

@@ -16,7 +16,6 @@ from energize import (
     EpochizeDataset,
     FilterDataset,
     IterableSource,
-    LevelDataset,
     LimitDataset,
     ListSource,
     MapDataset,
@@ -29,6 +28,7 @@ from energize import (
 )
 from energize.compat.multiplexing import EpochEnd, MultiplexedDataset
 from energize.data.selection import PropertySource, Selection
+from energize.experimental import LevelDataset
 from energize.order import make_scheme
 from tests.golden.mixes import KINDS, MIXES, boxed, heavy, is_even, noisy, skipping
 

@@ -27,7 +27,6 @@ from energize import (
     BatchDataset,
     BlendDataset,
     EpochizeDataset,
-    ExcessLoss,
     FilterDataset,
     LimitDataset,
     ListSource,
@@ -37,9 +36,10 @@ from energize import (
     ShuffleDataset,
     WorkerConfig,
     get_loader,
-    get_savable_loader,
 )
 from energize.errors import EnergizeError
+from energize.loader.loader import get_savable_loader
+from energize.mixing import ExcessLoss
 from tests.support.loading import eventually
 
 STEPS, SAVED, KILLED = 20, 12, 10

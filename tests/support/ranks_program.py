@@ -22,7 +22,6 @@ from energize import (
     BlendDataset,
     EpochizeDataset,
     FilterDataset,
-    LevelBufferDataset,
     LimitDataset,
     ListSource,
     Loader,
@@ -33,6 +32,7 @@ from energize import (
     get_loader,
 )
 from energize.errors import EnergizeError
+from energize.experimental import LevelBufferDataset
 from energize.loader import agreement
 from tests.support import texts
 from tests.support.loading import eventually

@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-from energize import (
-    BatchDataset,
-    BlendDataset,
-    MapDataset,
-    Stage,
-    StagedDataset,
-    StagePlan,
-)
+from energize import BatchDataset, BlendDataset, MapDataset
+from energize.experimental import Stage, StagedDataset, StagePlan
 from tests.support.datasets import shuffled
 
 

@@ -13,10 +13,10 @@ from energize import (
     ItemCost,
     ListSource,
     MapDataset,
-    Packer,
     PackingDataset,
     ShuffleDataset,
 )
+from energize.packing import Packer
 
 MEANS = {"books": 400, "captions": 40, "chats": 130}
 COUNTS = {"books": 90, "captions": 400, "chats": 170}

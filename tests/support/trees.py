@@ -20,7 +20,6 @@ from energize import (
     ItemCost,
     IterableSource,
     IterMapDataset,
-    LevelBufferDataset,
     LimitDataset,
     LogSampleDataset,
     MapDataset,
@@ -31,12 +30,10 @@ from energize import (
     ShuffleBufferDataset,
     ShuffleDataset,
     SkipSample,
-    Stage,
-    StagedDataset,
-    StagePlan,
     by_property,
 )
 from energize.data.selection import PropertySource, Selection
+from energize.experimental import LevelBufferDataset, Stage, StagedDataset, StagePlan
 from tests.support.datasets import labelled, noisy, numbers, shuffled
 
 

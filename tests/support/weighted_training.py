@@ -16,21 +16,21 @@ from energize import (
     BlendDataset,
     Dataset,
     FilterDataset,
-    LevelDataset,
     ListSource,
     MapDataset,
     PackingDataset,
     RepeatDataset,
     SampleWeightDataset,
     ShuffleDataset,
-    concat_pack,
     generic_batch,
     get_loader,
     total_weight,
     weighted_mean,
 )
 from energize.core.lanes import WorkerConfig
+from energize.experimental import LevelDataset
 from energize.loader import Loader
+from energize.packing import concat_pack
 
 GLOBAL, MICRO = 8, 2
 STEPS = 200

@@ -13,12 +13,8 @@ import torch
 from energize import (
     Batch,
     CrudeSample,
-    batch_list,
-    batch_pad_stack,
-    batch_stack,
     concat_pad,
     generic_batch,
-    generic_concat,
     homogeneous_concat_mix,
 )
 from energize.core.samples import (
@@ -27,6 +23,7 @@ from energize.core.samples import (
     ImageSample,
     SourceInfo,
 )
+from energize.encoders import batch_list, batch_pad_stack, batch_stack, generic_concat
 from energize.errors import ConfigError
 from tests.support.refusals import check_refusals
 

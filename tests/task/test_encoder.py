@@ -332,7 +332,7 @@ class Inner(Words):
         return [sample.text]
 
 
-class Outer(ez.AugmentTaskEncoder):
+class Outer(ez.encoders.AugmentTaskEncoder):
     def pack_selected_samples(self, samples):
         return ["outer", *super().pack_selected_samples(samples)]
 
@@ -345,7 +345,7 @@ def test_hooks_know_whether_they_train(folder):
         return [*chain.from_iterable(samples), self.training]
 
     plain = encoder_with(encode_sample=told, batch=batch)
-    added = ez.AugmentTaskEncoder(plain)
+    added = ez.encoders.AugmentTaskEncoder(plain)
     options = {"split_part": "train", "batch_size": 2}
     for encoder in (plain, added):
         trains = train(folder, encoder, batch_size=2)
@@ -359,7 +359,7 @@ def test_hooks_know_whether_they_train(folder):
 
 
 def test_an_encoder_that_adds_to_another_keeps_its_hooks(crude, folder):
-    outer = Outer(ez.AugmentTaskEncoder(Inner()))
+    outer = Outer(ez.encoders.AugmentTaskEncoder(Inner()))
     batches = list(train(crude, outer, 2, packing_buffer_size=4))
     packs = [pack for batch in batches for pack in batch["packs"]]
     assert all(pack[0] == "outer" for pack in packs)
@@ -368,8 +368,12 @@ def test_an_encoder_that_adds_to_another_keeps_its_hooks(crude, folder):
     )
     again = pickle.loads(pickle.dumps(outer))
     assert list(train(crude, again, 2, packing_buffer_size=4)) == batches
-    assert active_hooks(ez.AugmentTaskEncoder(ByLength())) == active_hooks(ByLength())
-    typed = ez.AugmentTaskEncoder(ez.DefaultTaskEncoder(encoded_sample_type=dict))
+    assert active_hooks(ez.encoders.AugmentTaskEncoder(ByLength())) == active_hooks(
+        ByLength()
+    )
+    typed = ez.encoders.AugmentTaskEncoder(
+        ez.DefaultTaskEncoder(encoded_sample_type=dict)
+    )
     assert type(next(iter(train(folder, typed)))) is dict
     with pytest.raises(ConfigError, match="adds to a TaskEncoder"):
         Outer(3)
@@ -547,4 +551,4 @@ def test_an_encoder_may_build_the_dataset_itself(folder, tmp_path):
     )
     assert [len(batch) for batch in limited] == [8] * 7
     with pytest.raises(ConfigError, match="Noting overrides build_train_datasets"):
-        ez.AugmentTaskEncoder(Noting())
+        ez.encoders.AugmentTaskEncoder(Noting())

@@ -112,7 +112,7 @@ def test_batches_of_any_type_get_the_product_of_all_weights_or_nothing():
     some = [{"ids": [1, 2], "sample_weight": 0.5}, {"ids": [3]}]
     batch = ez.generic_batch(some)
     assert (weights(batch), batch["sample_weight"]) == ([0.5, 1.0], [0.5, None])
-    assert weights(ez.concat_pack(some, ["ids"])) == [0.5, 1.0]
+    assert weights(ez.packing.concat_pack(some, ["ids"])) == [0.5, 1.0]
     assert ez.batch_weights(list(weighted(3))).tolist() == [1.0, 2.0, 3.0]
     assert ez.batch_weights(list(tokens(3))) is ez.batch_weights([]) is None
 
@@ -318,7 +318,7 @@ def packs(pack) -> ez.PackingDataset[Any]:
 
 
 def test_packs_have_a_weight_for_each_piece():
-    pack = first(packs(lambda samples: ez.concat_pack(samples, ["ids"])))()
+    pack = first(packs(lambda samples: ez.packing.concat_pack(samples, ["ids"])))()
     assert pack["sample_weights"].dtype == torch.float32
     spread = torch.repeat_interleave(pack["sample_weights"], pack["cu_seqlens"].diff())
     assert spread.tolist() == [1, 2, 2, 3, 3, 3]
@@ -334,17 +334,19 @@ def test_packs_have_a_weight_for_each_piece():
     for batcher in (ez.generic_batch, lambda packs: {"n": len(packs)}):
         batch = first(ez.BatchDataset(by_hand, 2, batcher))()
         assert weights(batch) == [[1, 2, 3], [4, 0, 0]]
-    heavier = ez.SampleWeightDataset(packs(lambda s: ez.concat_pack(s, ["ids"])), 2)
+    heavier = ez.SampleWeightDataset(
+        packs(lambda s: ez.packing.concat_pack(s, ["ids"])), 2
+    )
     assert weights(first(heavier)()) == [2.0, 4.0, 6.0]
     beside = [
-        ez.concat_pack([{"ids": [1, 2]}, {"ids": [3]}], ["ids"]),
-        ez.concat_pack([{"ids": [4], "sample_weight": 0.5}], ["ids"]),
+        ez.packing.concat_pack([{"ids": [1, 2]}, {"ids": [3]}], ["ids"]),
+        ez.packing.concat_pack([{"ids": [4], "sample_weight": 0.5}], ["ids"]),
     ]
     assert ez.batch_weights(beside).tolist() == [[1.0, 1.0], [0.5, 0.0]]
 
     def each_alone(samples):
         for each in samples:
-            yield ez.concat_pack([each], ["ids"])
+            yield ez.packing.concat_pack([each], ["ids"])
 
     def unweighed(samples):
         yield {"ids": samples[0].ids}

@@ -18,7 +18,6 @@ from energize import (
     ImageClassificationTaskEncoder,
     ListSource,
     MapDataset,
-    ProcessorBatch,
     ProcessorTaskEncoder,
     SampleWeightDataset,
     TextSample,
@@ -27,6 +26,7 @@ from energize import (
     get_train_dataset,
     get_val_dataset,
 )
+from energize.encoders import ProcessorBatch
 from energize.errors import ConfigError, DataError, EnergizeError, SkipSample
 from tests.support.images import picture
 from tests.support.prepared import classes

@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from energize import get_staged_train_dataset
+from energize.experimental import get_staged_train_dataset
 from tests.fuzz.corpora.reading import AsTheyAre, delivered, trained
 from tests.fuzz.formats import Corpus, Format, Seen
 from tests.golden.stored import SPLITS, Cooking, make_folders

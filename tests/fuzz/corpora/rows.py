@@ -13,8 +13,8 @@ import numpy as np
 import pyarrow
 import pyarrow.parquet
 
-from energize import JsonlSource, JsonSource, MdsSource, ParquetSource
 from energize.preparation.index import prepare_jsonl
+from energize.sources import JsonlSource, JsonSource, MdsSource, ParquetSource
 from tests.fuzz.corpora.reading import fetched, validated
 from tests.fuzz.formats import Corpus, Format, Ranges, Seen, everything
 from tests.support.mds import COMPRESS, write_mds, write_rows

@@ -24,10 +24,7 @@ from energize import (
     ConfigError,
     EpochizeDataset,
     FilterDataset,
-    JoinedSource,
     ShuffleDataset,
-    SystemFileStore,
-    WebdatasetFileStore,
     WebdatasetSource,
     get_loader,
     restore_sample,
@@ -43,6 +40,8 @@ from energize.data.media import (
 )
 from energize.extras.cache import FileStoreCachePool
 from energize.preparation.media import prepare_media
+from energize.sources import JoinedSource
+from energize.stores import SystemFileStore, WebdatasetFileStore
 from tests.fuzz.corpora import shards
 from tests.fuzz.corpora.mixes import write as write_mixes
 from tests.fuzz.corpora.reading import HERE, fetched

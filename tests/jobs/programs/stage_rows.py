@@ -6,7 +6,8 @@ from __future__ import annotations
 import datasets
 import numpy as np
 
-from energize import WorkerConfig, get_loader, get_staged_train_dataset
+from energize import WorkerConfig, get_loader
+from energize.experimental import get_staged_train_dataset
 
 STAGES = """
 [training]

@@ -1,0 +1,51 @@
+"""Task encoders, and functions for their hooks.
+
+A task encoder turns stored samples into batches for a model. The usual names are also
+in `energize`.
+"""
+
+from energize.task.encoder import AugmentTaskEncoder, DefaultTaskEncoder, TaskEncoder
+from energize.task.hooks import (
+    Batch,
+    Cooker,
+    basic_sample_keys,
+    batch_list,
+    batch_pad_stack,
+    batch_stack,
+    concat_pad,
+    cooker,
+    generic_batch,
+    generic_concat,
+    homogeneous_concat_mix,
+    stateless,
+)
+from energize.task.load import SampleDecoder
+from energize.task.ready import (
+    ImageClassificationBatch,
+    ImageClassificationTaskEncoder,
+    ProcessorBatch,
+    ProcessorTaskEncoder,
+)
+
+__all__ = [
+    "AugmentTaskEncoder",
+    "Batch",
+    "Cooker",
+    "DefaultTaskEncoder",
+    "ImageClassificationBatch",
+    "ImageClassificationTaskEncoder",
+    "ProcessorBatch",
+    "ProcessorTaskEncoder",
+    "SampleDecoder",
+    "TaskEncoder",
+    "basic_sample_keys",
+    "batch_list",
+    "batch_pad_stack",
+    "batch_stack",
+    "concat_pad",
+    "cooker",
+    "generic_batch",
+    "generic_concat",
+    "homogeneous_concat_mix",
+    "stateless",
+]

@@ -1,0 +1,32 @@
+"""What may still change: stages, batches of equal cost, live weights, remapped states.
+
+Names and arguments of this module may change in any release. Orders and saved states
+stay valid.
+"""
+
+from energize.compat.stage_files import (
+    StageData,
+    build_stage,
+    get_staged_train_dataset,
+    read_stages,
+)
+from energize.datasets.level import LevelBufferDataset, LevelDataset
+from energize.datasets.stage_plan import Stage, StagePlan
+from energize.datasets.stages import StagedDataset
+from energize.loader.following import Follower, WeightsFile
+from energize.loader.remap import RemapReport
+
+__all__ = [
+    "Follower",
+    "LevelBufferDataset",
+    "LevelDataset",
+    "RemapReport",
+    "Stage",
+    "StageData",
+    "StagePlan",
+    "StagedDataset",
+    "WeightsFile",
+    "build_stage",
+    "get_staged_train_dataset",
+    "read_stages",
+]

@@ -1,0 +1,26 @@
+"""What a dataset of your own is written with: the protocol of nodes.
+
+`ARCHITECTURE.md` has an example of a node.
+"""
+
+from energize.core.dataset import Dataset, IndexedDataset, PassingDataset
+from energize.core.failures import Failed
+from energize.core.lanes import Lane
+from energize.core.node import INFINITE, NodeTraits, Refs, Routes
+from energize.core.reader import Reader
+from energize.core.trace import ReadContext, Request
+
+__all__ = [
+    "INFINITE",
+    "Dataset",
+    "Failed",
+    "IndexedDataset",
+    "Lane",
+    "NodeTraits",
+    "PassingDataset",
+    "ReadContext",
+    "Reader",
+    "Refs",
+    "Request",
+    "Routes",
+]

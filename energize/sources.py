@@ -1,0 +1,34 @@
+"""Sources: what samples are read from.
+
+A source is a leaf of a mix: a list, a prepared folder, tables, tar shards, a dataset
+of Hugging Face. The usual ones are also in `energize`.
+"""
+
+from energize.data.join import JoinedSource
+from energize.data.jsonl import JsonlSource
+from energize.data.mds import MdsSource
+from energize.data.memory import (
+    HuggingFaceSource,
+    IterableSource,
+    ListSource,
+    SequenceSource,
+)
+from energize.data.rows import ArrowSource, JsonSource, ParquetSource
+from energize.data.source import Source, Subset
+from energize.data.webdataset import WebdatasetSource
+
+__all__ = [
+    "ArrowSource",
+    "HuggingFaceSource",
+    "IterableSource",
+    "JoinedSource",
+    "JsonSource",
+    "JsonlSource",
+    "ListSource",
+    "MdsSource",
+    "ParquetSource",
+    "SequenceSource",
+    "Source",
+    "Subset",
+    "WebdatasetSource",
+]
