@@ -93,11 +93,11 @@ class MultiplexedDataset(Dataset[T_co]):
 
     def open_pass(self, opening: Opening) -> Stream[T_co]:
         begin: BeginSlots = partial(SchemeSlots, self.slots)
-        if isinstance(self.slots, LegacyDraws):
-            begin = partial(LegacySlots, self.slots)
-        elif self.unit is not None:
+        if self.unit is not None:
             scheme = cast("WeightedScheme", self.slots)
             begin = partial(OwedSlots, scheme, self.unit, opening, key=self.key)
+        elif isinstance(self.slots, LegacyDraws):
+            begin = partial(LegacySlots, self.slots)
         limits = PassLimits(self.end.passes, self.end.rule == "leave_out")
         return MultiplexedStream(self, begin, limits, opening)
 
@@ -107,33 +107,21 @@ class MultiplexedStream(MixedStream[T]):
 
     may_be_empty = True
 
-    def __init__(
-        self,
-        mix: MultiplexedDataset[T],
-        begin: BeginSlots,
-        limits: PassLimits,
-        opening: Opening,
-    ) -> None:
-        super().__init__(mix, begin, limits, opening)
-        self._mix = mix
-        self._first = opening._replace(state=None, endless=opening.lane.count > 1)
-
     def ends_after(self, source: int) -> bool:
         """Return whether the epoch ends after a pass over a source."""
-        if super().ends_after(source):
-            return True
-        return self._mix.end.rule == "all_seen" and all(self.passes)
+        all_seen = not self.limits.leaves_out and all(self.passes)
+        return all_seen or super().ends_after(source)
 
     def next_epoch(self) -> EpochStart:
         """Return what the next epoch begins with."""
         start = super().next_epoch()
-        if self._mix.end.slots_anew:
+        if self.mix.end.slots_anew:
             return start
+        first = self.opening._replace(state=None)
+        rows = zip(self.mix.inputs, start.inputs, start.seen, strict=True)
         inputs = [
-            LaneReader(dataset, self._first) if has_begun else reader
-            for dataset, reader, has_begun in zip(
-                self._mix.inputs, start.inputs, start.seen, strict=True
-            )
+            LaneReader(dataset, first) if has_begun else reader
+            for dataset, reader, has_begun in rows
         ]
         return EpochStart(self.slots, inputs, [0] * len(inputs))
 

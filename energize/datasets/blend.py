@@ -10,7 +10,7 @@ from typing import Any, Never, Self, TypeVar, cast
 import numpy as np
 
 from energize.core import tree
-from energize.core.arrays import FloatArray, Int64Array
+from energize.core.arrays import FloatArray
 from energize.core.checks import check_names, raised_as
 from energize.core.costs import ColumnCost, ItemCost
 from energize.core.dataset import Dataset
@@ -51,7 +51,7 @@ from energize.datasets.mixed_streams import (
     SchemeSlots,
 )
 from energize.datasets.transform import counted_alike, gives_batches, without_weights
-from energize.errors import ConfigError, EmptyDatasetError, NotIndexedError
+from energize.errors import ConfigError, EmptyDatasetError
 from energize.order.cost import CostScheme, cost_scheme
 from energize.order.scheme import Scheme
 from energize.order.stopping import slot_limits, stopped_scheme
@@ -584,15 +584,11 @@ class _OrderWhenRead:
     def __init__(self, blend: BlendDataset[Any]) -> None:
         self._blend = blend
 
-    def counts(self, n: int) -> Never:
-        raise self._error()
-
-    def locate(self, slots: Int64Array) -> Never:
-        raise self._error()
-
-    def _error(self) -> NotIndexedError:
+    def counts(self, n: object) -> Never:
         wanted = "positions that are known before it is read"
-        return tree.not_indexed(self._blend, wanted)
+        raise tree.not_indexed(self._blend, wanted)
+
+    locate = counts
 
 
 def _named_scheme(scheme: str | Scheme | None, options: Mapping[str, Any]) -> Any:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar, cast
+
+import numpy as np
 
 from energize.core.arrays import FloatArray, Int64Array
 from energize.core.dataset import IndexedDataset
@@ -72,31 +74,24 @@ class MixDataset(IndexedDataset[T_co]):
         order = self.mix_order
         if not order.in_sequence or order.starts is not None:
             return None
-        counts: list[int] = order.scheme.counts(n).tolist()
-        return counts
+        return cast("list[int]", order.scheme.counts(n).tolist())
 
     def reached(self, n: int) -> Sequence[int] | None:
-        if not self.indexed and not self.sized:
+        can_locate = self.indexed or self.sized
+        if not can_locate or not self.mix_order.in_sequence:
             return None
-        order = self.mix_order
-        if not order.in_sequence:
-            return None
-        counts = order.scheme.counts(n)
-        ends: list[int] = (
-            counts if order.starts is None else order.starts + counts
-        ).tolist()
-        return ends
+        spans, _ = self.spans(n)
+        return [span.stop for span in spans]
 
     def spans(self, n: int) -> tuple[Sequence[Span], int]:
         order = self.mix_order
         if not order.in_sequence and not all(map(one_each, self.children)):
             return (), 0
-        counts: list[int] = order.scheme.counts(n).tolist()
-        starts = [0] * len(counts) if order.starts is None else order.starts.tolist()
-        return [
-            Span(child, start, start + count)
-            for child, (start, count) in enumerate(zip(starts, counts, strict=True))
-        ], n
+        counts = order.scheme.counts(n)
+        starts = np.zeros_like(counts) if order.starts is None else order.starts
+        ends = starts + counts
+        rows = zip(range(len(ends)), starts.tolist(), ends.tolist(), strict=True)
+        return [Span(*row) for row in rows], n
 
     def due(self, items: int | None) -> FloatArray | None:
         """Return how many of the first items are due to each of `inputs`.

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar, cast
+from typing import Any, NamedTuple, TypeAlias, TypeVar, cast
 
 import numpy as np
 
@@ -43,35 +43,7 @@ from energize.order.timeline import MixingScheme, WeightedScheme, make_scheme
 T = TypeVar("T")
 
 
-class Slots(Protocol):
-    """The sources of slots, one slot after another."""
-
-    def current(self) -> int | None:
-        """Return the source of the current slot; None if no source has a weight."""
-
-    def advance(self, item: Any, where: Callable[[], str]) -> None:
-        """Move to the next slot, after `item` was read for the current one.
-
-        Args:
-            item: The item.
-            where: Returns where the item comes from, for messages.
-
-        Raises:
-            SkipSample: If the item is left out. The slot is still the current one.
-        """
-
-    def exhausted(self, *, left_out: bool) -> None:
-        """Note that the source of the current slot had no item.
-
-        Args:
-            left_out: Whether the source gets no further slots.
-        """
-
-    def state(self) -> State:
-        """Return the position as JSON of constant size."""
-
-
-BeginSlots: TypeAlias = Callable[[State | None, frozenset[int]], Slots]
+BeginSlots: TypeAlias = Callable[[State | None, frozenset[int]], "Slots"]
 """Makes slots from a state, and the sources that are left out from the first slot."""
 
 
@@ -88,25 +60,18 @@ class PassLimits:
     passes: tuple[int | None, ...]
     leaves_out: bool
 
-    def is_reached(self, source: int, passes: int) -> bool:
-        """Return whether a source has no pass left."""
-        limit = self.passes[source]
-        return limit is not None and passes >= limit
-
-    def left_out(self, passes: Sequence[int]) -> frozenset[int]:
-        """Return the sources that are left out after `passes` of each."""
-        if not self.leaves_out:
-            return frozenset()
+    def reached(self, passes: Sequence[int]) -> frozenset[int]:
+        """Return the sources that have no pass left after `passes` over each."""
+        pairs = enumerate(zip(passes, self.passes, strict=True))
         return frozenset(
             source
-            for source, count in enumerate(passes)
-            if self.is_reached(source, count)
+            for source, (count, limit) in pairs
+            if limit is not None and count >= limit
         )
 
-    @property
-    def never_read(self) -> frozenset[int]:
-        """The sources with a limit of 0."""
-        return frozenset(i for i, limit in enumerate(self.passes) if limit == 0)
+    def left_out(self, passes: Sequence[int]) -> frozenset[int]:
+        """Return the sources that are left out after `passes` over each."""
+        return self.reached(passes) if self.leaves_out else frozenset()
 
 
 class EpochStart(NamedTuple):
@@ -125,6 +90,8 @@ class MixedStream(Stream[T]):
     every source, and no source ends.
 
     Attributes:
+        mix: The dataset.
+        opening: How the sources are opened.
         slots: The sources of the slots to come.
         given: Items of each source in this epoch.
         passes: Passes over each source in this epoch.
@@ -143,9 +110,9 @@ class MixedStream(Stream[T]):
         opening: Opening,
     ) -> None:
         # Alone a lane sees the ends of the sources; among others none do.
-        self._opening = opening._replace(endless=opening.lane.count > 1)
+        self.opening = opening._replace(endless=opening.lane.count > 1)
+        self.mix = mix
         self._datasets: tuple[Dataset[Any], ...] = mix.inputs
-        self._names: tuple[str, ...] = mix.names
         self._begin = begin
         self.limits = limits
         inputs = len(self._datasets)
@@ -155,7 +122,7 @@ class MixedStream(Stream[T]):
         position = None if state is None else state_field(state, "slots", dict)
         left_out = limits.left_out(self.passes)
         self.slots = begin(position, left_out)
-        openings = self._opening.each(inputs)
+        openings = self.opening.each(inputs)
         self._inputs: list[LaneReader[Any]] = list(
             map(LaneReader, self._datasets, openings)
         )
@@ -205,37 +172,35 @@ class MixedStream(Stream[T]):
         dataset = self._datasets[source]
         refs = refs_of(dataset, self._inputs[source].origin)
         if not len(refs):
-            return f"an item of {self._names[source]}"
+            return f"an item of {self.mix.names[source]}"
         return dataset.sources[int(refs.source[0])].where(int(refs.index[0]))
 
     def _exhausted(self, source: int) -> None:
         self.passes[source] += 1
         dataset = self._datasets[source]
-        left_out = self.limits.leaves_out and self.limits.is_reached(
-            source, self.passes[source]
-        )
+        all_left_out = self.limits.left_out(self.passes)
+        left_out = source in all_left_out
         tolerated = left_out and (self.may_be_empty or dataset.sized)
         if not self.seen[source] and not tolerated:
             raise EmptyDatasetError(
-                f"{self._names[source]!r} has no items: {label_of(dataset)} gave none "
-                "in a whole pass. Remove it from the mix, or give it weight 0"
+                f"{self.mix.names[source]!r} has no items: {label_of(dataset)} gave "
+                "none in a whole pass. Remove it from the mix, or give it weight 0"
             )
         self.slots.exhausted(left_out=left_out)
-        all_left_out = len(self.limits.left_out(self.passes)) == len(self._datasets)
-        self._over = all_left_out or self.ends_after(source)
+        self._over = len(all_left_out) == len(self._datasets) or self.ends_after(source)
         self.seen[source] = 0
 
     def ends_after(self, source: int) -> bool:
         """Return whether the mix ends after a pass over a source."""
-        if self.limits.leaves_out:
-            return False
-        return self.limits.is_reached(source, self.passes[source])
+        limits = self.limits
+        return not limits.leaves_out and source in limits.reached(self.passes)
 
     def next_epoch(self) -> EpochStart:
         """Return what the next epoch begins with: the first slot, and sources that
         continue where they are.
         """
-        slots = self._begin(None, self.limits.never_read)
+        never_read = self.limits.reached([0] * len(self._datasets))
+        slots = self._begin(None, never_read)
         return EpochStart(slots, self._inputs, self.seen)
 
     def state(self) -> State:
@@ -309,12 +274,24 @@ class SchemeSlots:
         return self._ahead[-1] if self._ahead else None
 
     def advance(self, item: Any, where: Callable[[], str]) -> None:
-        """Move to the next slot."""
+        """Move to the next slot, after an item was read for the current one.
+
+        Args:
+            item: The item.
+            where: Returns where the item comes from, for messages.
+
+        Raises:
+            SkipSample: If the item is left out. The slot stays the current one.
+        """
         self._ahead.pop()
         self._position += 1
 
     def exhausted(self, *, left_out: bool) -> None:
-        """Note that the source of the current slot had no item."""
+        """Note that the source of the current slot had no item.
+
+        Args:
+            left_out: Whether the source gets no further slots.
+        """
         if left_out:
             self._leave_out(self._position, self._ahead[-1])
 
@@ -457,3 +434,7 @@ def _offsets(scheme: WeightedScheme, lane: Lane, key: int) -> FloatArray:
     start = int(word[0] % np.uint64(_LANE_STARTS))
     counts = make_scheme("exact", shares.tolist()).counts(start)
     return np.asarray(shares * start - counts, dtype=np.float64)
+
+
+Slots: TypeAlias = SchemeSlots | OwedSlots
+"""The sources of slots, one slot after another."""
