@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from energize.core.progress import counted
@@ -39,34 +39,8 @@ def account_of(  # noqa: PLR0917
         for why, names in reading.left_out.items()
         for name in names
     }
-    notes = [*reading.notes]
-    options = [each.name for each in Roles(reading.columns, reading.first).options()]
-    if kind is CrudeSample and options:
-        notes.append(
-            f"columns {', '.join(options)} may be choices: sample_type: "
-            "MultiChoiceVQASample, "
-            f"field_map: {{choices: 'items({', '.join(options)})', ...}}"
-        )
-    folders = (
-        class_folders(scene)
-        if candidate.format not in ("classes", "mds", "tars")
-        else []
-    )
-    if folders:
-        notes.append(f"names of folders are not used: {', '.join(folders[:_SHOWN])}")
-    if top.splits.lists:
-        notes.append(f"split parts are those that {', '.join(top.splits.lists)} list")
     media_paths = tuple(getattr(source, "media_paths", ()))
-    moved = [
-        posixpath.dirname(each) or "." for each in media_paths if by_file_name(each)
-    ]
-    if moved:
-        notes.append(
-            f"files are found by their names in {', '.join(moved)}, not in the folders "
-            "that rows "
-            "name"
-        )
-    notes += top.splits.notes
+    notes = _notes(scene, candidate, reading, kind, media_paths)
     parts = {part: counted(rows, "row") for part, rows in reading.row_parts.items()}
     parts |= {
         part: counted(len(names), "file") for part, names in top.splits.parts.items()
@@ -95,6 +69,41 @@ def account_of(  # noqa: PLR0917
             f"{part} ({count})" for part, count in parts.items() if part != own
         ),
     )
+
+
+def _notes(
+    scene: Scene,
+    candidate: Candidate,
+    reading: Reading,
+    kind: Any,
+    media_paths: Sequence[str],
+) -> list[str]:
+    """Return what a user should know of a reading."""
+    splits = (scene.around or scene).splits
+    notes = [*reading.notes]
+    roles = Roles(reading.columns, reading.first)
+    options = ", ".join(column.name for column in roles.options())
+    if kind is CrudeSample and options:
+        notes.append(
+            f"columns {options} may be choices: sample_type: MultiChoiceVQASample, "
+            f"field_map: {{choices: 'items({options})', ...}}"
+        )
+    if candidate.format not in ("classes", "mds", "tars"):
+        folders = class_folders(scene)
+        if folders:
+            shown = ", ".join(folders[:_SHOWN])
+            notes.append(f"names of folders are not used: {shown}")
+    if splits.lists:
+        notes.append(f"split parts are those that {', '.join(splits.lists)} list")
+    moved = [
+        posixpath.dirname(path) or "." for path in media_paths if by_file_name(path)
+    ]
+    if moved:
+        notes.append(
+            f"files are found by their names in {', '.join(moved)}, not in the folders "
+            "that rows name"
+        )
+    return [*notes, *splits.notes]
 
 
 def _files(

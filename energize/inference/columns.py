@@ -252,34 +252,31 @@ def _inside(
     """
     if not depth:
         return {}
-    values: Iterable[Any] = column.values
     as_json = column.form == "json"
-    if as_json:
-        values = map(parse_json, column.values)
-    prefix = column.name
-    objects = [*values]
-    if all(isinstance(value, list) for value in objects):
-        prefix = f"{prefix}[*]"
-        lists = [
-            [each for each in value if isinstance(each, dict)] for value in objects
-        ]
-    else:
-        lists = [[value] if isinstance(value, dict) else [] for value in objects]
-    found: dict[str, ColumnProfile] = {}
-    for key in dict.fromkeys(
-        key for objects in lists for each in objects for key in each
-    ):
+    values = [*map(parse_json, column.values)] if as_json else [*column.values]
+    is_list = all(isinstance(value, list) for value in values)
+    prefix = f"{column.name}[*]" if is_list else column.name
+    objects = [_objects_of(value) for value in values]
+    keys = dict.fromkeys(key for group in objects for entry in group for key in entry)
+    columns: dict[str, ColumnProfile] = {}
+    for key in keys:
         if not isinstance(key, str) or not _is_plain(key):
             continue
-        inner: list[Any] = [[each.get(key) for each in objects] for objects in lists]
-        if not prefix.endswith("[*]"):
-            inner = [each[0] if each else None for each in inner]
+        inner: list[Any] = [[entry.get(key) for entry in group] for group in objects]
+        if not is_list:
+            inner = [group[0] if group else None for group in inner]
         inner += [None] * (column.rows - len(inner))
-        made = _column(f"{prefix}[{key}]", inner, _no_names if as_json else look)
-        found[made.name] = made
-        if made.form in ("object", "objects"):
-            found |= _inside(made, look, depth - 1)
-    return found
+        profile = _column(f"{prefix}[{key}]", inner, _no_names if as_json else look)
+        columns[profile.name] = profile
+        if profile.form in ("object", "objects"):
+            columns |= _inside(profile, look, depth - 1)
+    return columns
+
+
+def _objects_of(value: Any) -> list[dict[Any, Any]]:
+    """Return a value that is an object, or the objects of a list."""
+    entries = value if isinstance(value, list) else [value]
+    return [entry for entry in entries if isinstance(entry, dict)]
 
 
 def _no_names(name: str, values: Sequence[Any]) -> None:

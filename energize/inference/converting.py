@@ -221,8 +221,7 @@ def _check_out(root: Path, kept: Path, *, done: bool) -> None:
     if there is not None and not own:
         raise PrepareError(
             f"{root} is not empty: there is {there.name}; give a new folder. What was "
-            "begun goes "
-            "on with the same samples, by names and number, and the same "
+            "begun goes on with the same samples, by names and number, and the same "
             "samples_per_shard"
         )
 

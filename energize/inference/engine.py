@@ -65,8 +65,7 @@ _MAIN = ("train", "val", "dev")
 
 _AS_OTHERS = (
     "It is the format of the other split parts; to read this one by itself, write "
-    "which files "
-    "it has: files: ['PATTERN', ...]"
+    "which files it has: files: ['PATTERN', ...]"
 )
 
 _MARGIN = 2
@@ -198,8 +197,7 @@ def _decided(scene: Scene, like: str | None = None) -> tuple[Candidate, Reading]
         lines = "\n".join(f"  {each.argument}: {each.line}" for each in readings)
         raise DatasetError(
             f"{scene.root} may be read in {len(readings)} ways, and it is not clear "
-            "which one is "
-            f"meant. Write the line of the one that is:\n{lines}"
+            f"which one is meant. Write the line of the one that is:\n{lines}"
         )
     if best.problem is not None:
         text = str(best.problem)
@@ -221,10 +219,9 @@ def _nothing_to_read(scene: Scene) -> NotPreparedError:
     packed = f" Unpack {listed(archives)} first." if archives else ""
     return NotPreparedError(
         f"{scene.path} is not a prepared dataset: it has no .nv-meta/.info.json; and "
-        "it has no "
-        "images or videos, tables, MDS or tars: its files are "
-        f"{there or 'none'}.{packed} A folder "
-        f"of shards is prepared with: energize prepare {scene.path}"
+        "it has no images or videos, tables, MDS or tars: its files are "
+        f"{there or 'none'}.{packed} A folder of shards is prepared with: energize "
+        f"prepare {scene.path}"
     )
 
 
@@ -317,8 +314,7 @@ def _check_media_path(scene: Scene, reading: Reading) -> None:
         return
     raise ConfigError(
         f"{scene.path}: media_path={path!r} names none of the columns "
-        f"{some(reading.columns)}. "
-        "Write the one whose values name files"
+        f"{some(reading.columns)}. Write the one whose values name files"
     )
 
 
@@ -355,8 +351,7 @@ def _checked(
     except ConfigError as reason:
         raise ConfigError(
             f"{scene.path}: {reason}. Its columns are {some(reading.columns)}: say in "
-            "field_map "
-            "which of them is what, or give another sample_type"
+            "field_map which of them is what, or give another sample_type"
         ) from reason
     return made
 
@@ -406,10 +401,9 @@ def _check_rows(
     line = json.dumps({stated.column: mapping})
     raise SplitError(
         f"{scene.path}: names of files say that {listed(candidate.claims)} belong to "
-        "the split "
-        f"part {part!r}, and their column {stated.column!r} has rows of "
-        f"{listed_parts}. Write "
-        f"split_by: {line} to go by the rows, or split_by: {{}} to go by the names"
+        f"the split part {part!r}, and their column {stated.column!r} has rows of "
+        f"{listed_parts}. Write split_by: {line} to go by the rows, or split_by: {{}} "
+        "to go by the names"
     )
 
 
@@ -426,8 +420,7 @@ def _divided(
     if forms.get("context") == forms.get("answers") == "texts":
         fields = ["context", "answers"]
         note = (
-            "each of the questions in {!r}, with its answer in {!r}, is a sample "
-            "of "
+            "each of the questions in {!r}, with its answer in {!r}, is a sample of "
             "its own"
         )
     elif forms.get("caption") == "texts":
@@ -575,10 +568,8 @@ def _of_tars(scene: Scene, split_part: str) -> InferredPart:
     if choice.sample_type == "ImageSample" and told.kind is None and len(keys) > 1:
         raise DatasetError(
             f"{scene.path}: images of the tars are in folders {some(keys)}, which may "
-            "be "
-            "classes. Write sample_type: ImageSample to read the images alone, or "
-            "unpack the tars "
-            "to read the folders as classes"
+            "be classes. Write sample_type: ImageSample to read the images alone, or "
+            "unpack the tars to read the folders as classes"
         )
     fields = None
     if kind is not CrudeSample:
@@ -594,8 +585,7 @@ def _of_tars(scene: Scene, split_part: str) -> InferredPart:
         if missing:
             raise ConfigError(
                 f"{scene.path}: field_map names no {', '.join(missing)}, which "
-                f"{kind.__name__} "
-                f"needs. Its parts are {some(reading.columns)}"
+                f"{kind.__name__} needs. Its parts are {some(reading.columns)}"
             )
         check_field_map(kind, fields)
     config = told.config(DataOptions(kind).config(SampleConfig("", ""), fields), fields)
@@ -618,8 +608,8 @@ def _check_told(path: Path, told: DataOptions, spec: DataSpec) -> None:
     if told.inferred is not None and (changes := spec.differences(told.inferred)):
         raise DatasetError(
             f"{path} is not as it was when its entry was written: "
-            f"{'; '.join(changes)}. Correct "
-            "the data, or write the entry again with: energize init"
+            f"{'; '.join(changes)}. Correct the data, or write the entry again with: "
+            "energize init"
         )
     if told.strict and (spec.left_out or spec.notes):
         raise DatasetError(f"{path}: {spec.summary()} (strict)")

@@ -29,35 +29,41 @@ def parts_of(reading: Reading, kind: type[Any]) -> tuple[Media, dict[str, str]]:
     if any(each.form.startswith(AV) for each in columns.values()):
         optional_module("av", "energize[av]", "reading videos and sounds")
     media: dict[str, tuple[str, bool]] = {}
-    access = {name: f"json[{name}]" for name in reading.columns if "[" not in name}
-    access |= {
-        name: f"{part_name(name)}.bin"
-        for name, each in reading.columns.items()
-        if each.form == "bytes" and "[*]" not in name
-    }
-    access |= reading.parts
-    talks = "images" in _fields(kind)
-    lists = [name for name, each in columns.items() if each.form.endswith("s")]
+    access = _accesses(reading)
+    is_conversation = "images" in _fields(kind)
+    lists = [name for name, column in columns.items() if column.form.endswith("s")]
+    several = len(columns) > 1 or bool(lists)
     for name, column in columns.items():
-        av = column.form.startswith(AV)
-        counted = talks or name in lists
-        if talks:
-            called = "videos" if av else "images"
+        is_av = column.form.startswith(AV)
+        is_numbered = is_conversation or name in lists
+        if is_conversation:
+            part = "videos" if is_av else "images"
         else:
-            called = _called(
-                name, several=len(columns) > 1 or bool(lists), listed=name in lists
-            )
-        prefix = f"{called}." if called else ""
-        media[name] = prefix, counted
-        wanted = MediaMetadataType.AV if av else MediaMetadataType.IMAGE
-        usual = (f"{prefix}{each}" for each in EXTENSIONS[wanted])
-        access[name] = f"{prefix}*" if counted else ",".join(usual)
+            part = _called(name, several=several, listed=name in lists)
+        prefix = f"{part}." if part else ""
+        media[name] = prefix, is_numbered
+        if is_numbered:
+            access[name] = f"{prefix}*"
+        else:
+            extensions = EXTENSIONS[
+                MediaMetadataType.AV if is_av else MediaMetadataType.IMAGE
+            ]
+            access[name] = ",".join(f"{prefix}{extension}" for extension in extensions)
         if column.nullable and may_be_none(kind, "image"):
             access[name] += f",json[{name}]"
-    if talks:  # in rows that come later too
+    if is_conversation:  # in rows that come later too
         for name in ("image", "images", "video", "videos"):
             media.setdefault(name, (f"{name[:5]}s.", True))
     return media, access
+
+
+def _accesses(reading: Reading) -> dict[str, str]:
+    """Return how columns are accessed that are not media."""
+    access = {name: f"json[{name}]" for name in reading.columns if "[" not in name}
+    for name, column in reading.columns.items():
+        if column.form == "bytes" and "[*]" not in name:
+            access[name] = f"{part_name(name)}.bin"
+    return {**access, **reading.parts}
 
 
 def _fields(kind: type[Any]) -> tuple[str, ...]:

@@ -74,40 +74,49 @@ def sidecars(scene: Scene) -> list[Candidate]:
 
 def _beside(scene: Scene) -> Reading:
     """Return a row for each image, with the names of its files."""
-    beside = scene.sidecars
-    own: dict[str, Row] = {}
-    for each in beside:
-        for owner in each.owners:
-            own.setdefault(owner, {})[each.column] = each.name
-    columns = {each.column: each for each in beside}
-    rows: list[Row] = [{FILE: name, **own.get(name, {})} for name in scene.media]
-    wanted = next(
-        (each for each in ("txt", "caption", "json", *columns) if each in columns), ""
+    files_of: dict[str, Row] = {}
+    for sidecar in scene.sidecars:
+        for owner in sidecar.owners:
+            files_of.setdefault(owner, {})[sidecar.column] = sidecar.name
+    columns = {sidecar.column: sidecar for sidecar in scene.sidecars}
+    rows: list[Row] = [{FILE: name, **files_of.get(name, {})} for name in scene.media]
+    preferred = (
+        name for name in ("txt", "caption", "json", *columns) if name in columns
     )
-    having = [row for row in rows if wanted in row]
-    first = [_with_contents(scene, row, columns) for row in having[:FIRST]]
-    seen = columns_of(first, file_names)
-    text = seen.get(wanted)
-    lost = sorted(each.name for each in beside if not each.owners)
-    left_out = {"captions without an image beside them": lost}
+    wanted = next(preferred, "")
+    complete = [row for row in rows if wanted in row]
+    first = [_with_contents(scene, row, columns) for row in complete[:FIRST]]
+    profiles = columns_of(first, file_names)
+    text = profiles.get(wanted)
+    unowned = sorted(sidecar.name for sidecar in scene.sidecars if not sidecar.owners)
+    left_out = {"captions without an image beside them": unowned}
     if text is not None and text.form in ("text", "object"):
         without = [row[FILE] for row in rows if wanted not in row]
         left_out[f"images without .{columns[wanted].extension} beside them"] = without
-        rows = having
+        rows = complete
     notes = []
-    parts = {name: _part_of(each) for name, each in columns.items()}
-    files = {n: (f"{n}." if "." in part else "", False) for n, part in parts.items()}
+    parts = {name: _part_of(sidecar) for name, sidecar in columns.items()}
+    files = {
+        name: (f"{name}." if "." in part else "", False) for name, part in parts.items()
+    }
     if text is not None and "." in parts[wanted] and _are_lines(text):
-        rows = [
-            {**row, wanted: line}
-            for row in rows
-            for line in _with_contents(scene, row, columns)[wanted].splitlines()
-            if line.strip()
-        ]
+        rows = _a_row_each_line(scene, rows, columns, wanted)
         del files[wanted], parts[wanted]
         notes.append(f"each line of a file in {wanted}/ is a sample of its own")
     made = reading_of(scene, rows, FILE, file_names, left_out, notes)
-    return replace(made, first=first, columns=seen, files=files, parts=parts)
+    return replace(made, first=first, columns=profiles, files=files, parts=parts)
+
+
+def _a_row_each_line(
+    scene: Scene, rows: Sequence[Row], columns: Mapping[str, SidecarFile], name: str
+) -> list[Row]:
+    """Return a row for each line of the files in a column."""
+    return [
+        {**row, name: line}
+        for row in rows
+        for line in _with_contents(scene, row, columns)[name].splitlines()
+        if line.strip()
+    ]
 
 
 def _part_of(sidecar: SidecarFile) -> str:
@@ -189,16 +198,14 @@ def classes(scene: Scene) -> list[Candidate]:
     if len(signs) >= _SIGNS:
         problem = DatasetError(
             f"the folders {listed(numbered)} are probably no classes: "
-            f"{'; '.join(signs)}. Write "
-            "format: classes if they are, or format: images to read the images alone; "
-            f"{_NAMING}"
+            f"{'; '.join(signs)}. Write format: classes if they are, or format: images "
+            f"to read the images alone; {_NAMING}"
         )
     elif doubtful is not None and not told:
         problem = DatasetError(
             f"the folders {listed(numbered)} may be classes or not: of {doubtful!r}, "
             f"{reasons[doubtful]}. Write format: classes if they are, or format: "
-            "images to read "
-            "the images alone"
+            "images to read the images alone"
         )
 
     def read() -> Reading:
@@ -363,16 +370,15 @@ def images(scene: Scene) -> list[Candidate]:
     problem = ""
     if len({scene.inventory.kinds[name] for name in media}) > 1:
         problem = (
-            "images are beside videos or sounds. Write files: ['*.jpg'] to read "
-            "one kind"
+            "images are beside videos or sounds. Write files: ['*.jpg'] to read one "
+            "kind"
         )
     elif unread and not told:
         problem = f"{unread}; or write format: images to read the images alone"
     elif others and not told:
         problem = (
             f"{listed(others)} may describe the images, and how is not known. Write "
-            "format: images "
-            "to read the images alone"
+            "format: images to read the images alone"
         )
 
     def read() -> Reading:
@@ -406,8 +412,7 @@ def mds(scene: Scene) -> list[Candidate]:
     if len(folders) > 1:
         problem = DatasetError(
             f"{len(folders)} folders have data of their own: {listed(folders)}. Write "
-            "path: FOLDER "
-            "for the one that is read"
+            "path: FOLDER for the one that is read"
         )
     return [
         Candidate("mds", CERTAIN, f"{INDEX} is the index of MDS", claims, read, problem)

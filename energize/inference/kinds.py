@@ -417,34 +417,45 @@ def choose(
         be left out of a sample that is an image alone.
 
     """
+    fields = {*given}
     whole = {
-        name: each
-        for name, each in columns.items()
-        if not each.is_nested or "[*]" in name
+        name: column
+        for name, column in columns.items()
+        if not column.is_nested or "[*]" in name
     }
-    found = _first_kind(whole, rows, {*given})
-    if found is None or found.sample_type == "ImageSample":
-        for parent in dict.fromkeys(
-            name.partition("[")[0] for name in columns if "[" in name
-        ):
-            inner = {
-                name: each
-                for name, each in columns.items()
-                if each.is_media
-                or (name.startswith(f"{parent}[") and name.count("[") == 1)
-            }
-            inside = _first_kind(inner, rows, {*given})
-            if inside is not None and inside.sample_type != "ImageSample":
-                return _with_places(inside, rows)
-    if found is None:
+    choice = _first_kind(whole, rows, fields)
+    if choice is None or choice.sample_type == "ImageSample":
+        nested = _nested_choice(columns, rows, fields)
+        if nested is not None:
+            return _with_places(nested, rows)
+    if choice is None:
         return CRUDE_CHOICE
-    found = _with_places(found, rows)
-    rest = [each for name, each in columns.items() if name not in found.used]
-    several = any(each.is_media for each in rest)
-    lacking = any(each.tells and not each.is_nested for each in rest)
-    if several or (found.sample_type == "ImageSample" and lacking and not given):
+    choice = _with_places(choice, rows)
+    rest = [column for name, column in columns.items() if name not in choice.used]
+    has_more_media = any(column.is_media for column in rest)
+    has_content = any(column.tells and not column.is_nested for column in rest)
+    is_image_alone = choice.sample_type == "ImageSample" and not given
+    if has_more_media or (is_image_alone and has_content):
         return CRUDE_CHOICE
-    return found
+    return choice
+
+
+def _nested_choice(
+    columns: Mapping[str, ColumnProfile], rows: Sequence[Row], fields: set[str]
+) -> Choice | None:
+    """Return the kind of samples that the columns inside of one column have."""
+    parents = dict.fromkeys(name.partition("[")[0] for name in columns if "[" in name)
+    for parent in parents:
+        inner = {
+            name: column
+            for name, column in columns.items()
+            if column.is_media
+            or (name.startswith(f"{parent}[") and name.count("[") == 1)
+        }
+        choice = _first_kind(inner, rows, fields)
+        if choice is not None and choice.sample_type != "ImageSample":
+            return choice
+    return None
 
 
 def why_mixed(columns: Mapping[str, ColumnProfile], rows: Sequence[Row]) -> str:
@@ -460,13 +471,10 @@ def why_mixed(columns: Mapping[str, ColumnProfile], rows: Sequence[Row]) -> str:
             value = (row or {}).get(answer.name)
             return (
                 f"column {column.name!r} has choices in {len(column.values)} of the "
-                f"{column.rows} "
-                f"rows that were looked at, and {answer.name!r} has no text of them, "
-                "but "
-                f"{value!r:.80}. Write rows with choices and rows without into files "
-                "of their own, "
-                "files: ['PATTERN', ...], or read rows as they are: sample_type: "
-                "CrudeSample"
+                f"{column.rows} rows that were looked at, and {answer.name!r} has no "
+                f"text of them, but {value!r:.80}. Write rows with choices and rows "
+                "without into files of their own, files: ['PATTERN', ...], or read "
+                "rows as they are: sample_type: CrudeSample"
             )
     return ""
 

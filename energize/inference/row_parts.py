@@ -261,9 +261,8 @@ def _notes(
         )
         notes.append(
             f"values in {name!r} that are read as split parts of their own: {seen}. "
-            "Write "
-            f"split_part: {next(iter(near))!r} to read one, or the part that is meant: "
-            f"split_by: {json.dumps({name: {**meaning, **near}})}"
+            f"Write split_part: {next(iter(near))!r} to read one, or the part that is "
+            f"meant: split_by: {json.dumps({name: {**meaning, **near}})}"
         )
     if counts[""]:
         rows = counted(counts[""], "row")
@@ -283,10 +282,9 @@ def _unclear(scene: TableScene, name: str, counts: Counter[str]) -> str:
     ordered = {value: counts[value] for value in values}
     return (
         f"{scene.path}: the column {name!r} may state the split part of each row, and "
-        "its values "
-        f"do not say which: {_listed(ordered)}. Write the part of each value, for "
-        "example "
-        f"split_by: {example}, or split_by: {{}} to read all rows as one part"
+        f"its values do not say which: {_listed(ordered)}. Write the part of each "
+        f"value, for example split_by: {example}, or split_by: {{}} to read all rows "
+        "as one part"
     )
 
 
@@ -391,8 +389,7 @@ def _by_column(
             against[part, folder] += 1
     notes = [
         f"{counted(count, 'row')} of {look.files[0]} have {part!r} in "
-        f"{stated.column!r} and name "
-        f"media in folders of {folder!r}: the rows decide"
+        f"{stated.column!r} and name media in folders of {folder!r}: the rows decide"
         for (part, folder), count in against.items()
     ]
     everything = SplitAssignment(
@@ -433,17 +430,10 @@ def _undivided(
     scene: TableScene, splits: SplitAssignment, look: TablePreview
 ) -> SplitAssignment:
     """Return split parts that leave no row of a table out."""
-    of_file = {name: part for part, names in splits.parts.items() for name in names}
-    media = {*scene.inventory.media}
-    rows: Counter[str] = Counter()
-    outside: Counter[str] = Counter()
-    for names_some, paths in _media_of_rows(scene, look):
-        parts = {of_file.get(path, "") for path in paths}
-        if len(parts) == 1 and parts != {""}:
-            rows[parts.pop()] += 1
-        elif paths or not names_some:
-            strays = (posixpath.dirname(path) for path in paths if path not in of_file)
-            outside[next(strays, "several parts" if paths else "no file")] += 1
+    part_of_file = {
+        name: part for part, names in splits.parts.items() for name in names
+    }
+    rows, outside = _counts_of_rows(scene, look, part_of_file)
     if not outside or not rows:
         return splits
     title = look.files[0]
@@ -452,27 +442,46 @@ def _undivided(
     if splits.lists:
         note = f"{count} of {title} left out, whose media are in no split part: {where}"
         return replace(splits, notes=(*splits.notes, note))
-    folders = sorted({_part_folder(name, splits) for name in of_file if name in media})
+    media = {*scene.inventory.media}
+    folders = sorted(
+        {_part_folder(name, splits) for name in part_of_file if name in media}
+    )
     if rows.keys() - {"train"} and _beside_each_other(title, folders, outside):
         doubt = (
             f"rows of {title} name media in {', '.join(folders)}, which may be split "
-            "parts, and "
-            f"{count} in none of them: {where}. Write files: ['**'] to read all rows "
-            "as one part, "
-            "or give the rows a column 'split' with the part of each"
+            f"parts, and {count} in none of them: {where}. Write files: ['**'] to read "
+            "all rows as one part, or give the rows a column 'split' with the part of "
+            "each"
         )
         return replace(splits, doubt=doubt)
     if splits.doubt and rows.keys() - {"train"}:
         return splits
     note = (
         f"{title} names media in and outside of {', '.join(folders)}, so these folders "
-        "are no "
-        "split parts and all its rows are one part"
+        "are no split parts and all its rows are one part"
     )
     every = tuple(scene.inventory.kinds)
     return SplitAssignment(
         shared=every, folders=splits.folders, notes=(*splits.notes, note)
     )
+
+
+def _counts_of_rows(
+    scene: TableScene, look: TablePreview, part_of_file: Mapping[str, str]
+) -> tuple[Counter[str], Counter[str]]:
+    """Count the rows of each split part, and by folder the rows of no single part."""
+    rows: Counter[str] = Counter()
+    outside: Counter[str] = Counter()
+    for has_names, paths in _media_of_rows(scene, look):
+        parts = {part_of_file.get(path, "") for path in paths}
+        if len(parts) == 1 and parts != {""}:
+            rows[parts.pop()] += 1
+        elif paths or not has_names:
+            strays = (
+                posixpath.dirname(path) for path in paths if path not in part_of_file
+            )
+            outside[next(strays, "several parts" if paths else "no file")] += 1
+    return rows, outside
 
 
 def _part_folder(name: str, splits: SplitAssignment) -> str:

@@ -279,9 +279,8 @@ def _why_no_media(scene: Scene, look: TablePreview) -> DatasetError | None:
         return None
     return DatasetError(
         f"the images or videos are on the web: column {web.name!r} has "
-        f"{web.values[0]!r:.80}. "
-        "Download them first, with img2dataset for example, or read the texts alone: "
-        "sample_type: TextSample, field_map: {text: COLUMN}"
+        f"{web.values[0]!r:.80}. Download them first, with img2dataset for example, or "
+        "read the texts alone: sample_type: TextSample, field_map: {text: COLUMN}"
     )
 
 
@@ -356,11 +355,9 @@ def _named_files(
                     if _are_two(found.setdefault(path, name), name):
                         raise DatasetError(
                             f"column {column.name!r} of {look.files[0]} names "
-                            f"{found[path]!r} and "
-                            f"{name!r}, and both have {path} alone. Add the missing "
-                            "file, or "
-                            "write where files are: media_path: "
-                            f"'FOLDER/{{{column.name}}}'"
+                            f"{found[path]!r} and {name!r}, and both have {path} "
+                            "alone. Add the missing file, or write where files are: "
+                            f"media_path: 'FOLDER/{{{column.name}}}'"
                         )
     return found
 
@@ -392,27 +389,23 @@ def _described(
     }
     for row in _all_rows(scene, look):
         at = str(row[AT]).removeprefix(f"{scene.root}/")
-        files: Mapping[str, list[str]] = {
+        below = posixpath.dirname(at.partition(",")[0])
+        files = {
             column.name: [
-                _path_of(scene, column, value, posixpath.dirname(at.partition(",")[0]))
-                or f"{value}"
+                _path_of(scene, column, value, below) or f"{value}"
                 for value in values_in(row, column.name)
             ]
             for column in named
         }
-        flat = [each for names in files.values() for each in names]
+        flat = [path for paths in files.values() for path in paths]
         if flat and usable.issuperset(flat):
-            listed = {
-                columns[name]: names if isinstance(row.get(name), list) else names[0]
-                for name, names in files.items()
-                if names
-            }
-            found.append({**row, **listed, AT: at})
+            paths = _paths_by_column(row, files, columns)
+            found.append({**row, **paths, AT: at})
         elif flat and scene.inventory.kinds.keys() >= {*flat}:
             elsewhere = True
         else:
-            gone = next((each for each in flat if each not in media), "no name")
-            absent.append(f"{gone} ({at})")
+            missing = next((path for path in flat if path not in media), "no name")
+            absent.append(f"{missing} ({at})")
     first = next(iter(columns.values()))
     if not found and elsewhere:  # a split part of which the table says nothing
         found = [{**dict.fromkeys(look.names), first: name} for name in sorted(media)]
@@ -429,6 +422,17 @@ def _described(
         lost = counted(len(absent), "row")
         notes.append(f"{lost} left out, whose file is not in this folder: {shown}")
     return reading_of(scene, found, first, scene.names_below(""), left_out, notes)
+
+
+def _paths_by_column(
+    row: Row, files: Mapping[str, list[str]], columns: Mapping[str, str]
+) -> Row:
+    """Return the paths of a row in its columns: a list where the row has one."""
+    return {
+        columns[name]: paths if isinstance(row.get(name), list) else paths[0]
+        for name, paths in files.items()
+        if paths
+    }
 
 
 def _path_of(scene: Scene, column: ColumnProfile, value: Any, below: str) -> str | None:

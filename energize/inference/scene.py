@@ -590,6 +590,5 @@ def check_folder(scene: Scene) -> None:
     if told.media_path is not None and not _COLUMN.search(told.media_path):
         raise ConfigError(
             f"{scene.path}: media_path={told.media_path!r} names no column. Write the "
-            "column whose "
-            "values name files: 'images/{COLUMN}.jpg'"
+            "column whose values name files: 'images/{COLUMN}.jpg'"
         )

@@ -51,28 +51,28 @@ def find_sidecars(
     by_rest: dict[tuple[str, ...], list[str]] = {}
     for name in media:
         stem = posixpath.splitext(name)[0]
-        for each in {stem, name}:
-            by_stem.setdefault(each, []).append(name)
-        by_rest.setdefault(
-            (*folders[name][shared + 1 :], posixpath.basename(stem)), []
-        ).append(name)
-    own = _in_own_folders(media, candidates)
+        for key in {stem, name}:
+            by_stem.setdefault(key, []).append(name)
+        rest = (*folders[name][shared + 1 :], posixpath.basename(stem))
+        by_rest.setdefault(rest, []).append(name)
+    in_folders = _in_own_folders(media, candidates)
     groups: dict[tuple[str, str], list[SidecarFile]] = {}
     for name in candidates:
         stem, suffix = posixpath.splitext(name)
         extension = suffix[1:].lower() or "bin"
-        beside = by_stem.get(stem, own.get(name, []))
-        tree = folders[name][shared : shared + 1]
-        rest = (*folders[name][shared + 1 :], posixpath.basename(stem))
-        owners = beside or (by_rest.get(rest, []) if tree else [])
-        place = tree[0] if tree and owners and not beside else ""
-        sidecar = SidecarFile(name, place or extension, extension, tuple(owners))
-        groups.setdefault((place, extension), []).append(sidecar)
+        owners = by_stem.get(stem, in_folders.get(name, []))
+        tree = ""
+        if not owners and len(folders[name]) > shared:
+            rest = (*folders[name][shared + 1 :], posixpath.basename(stem))
+            owners = by_rest.get(rest, [])
+            tree = folders[name][shared] if owners else ""
+        sidecar = SidecarFile(name, tree or extension, extension, tuple(owners))
+        groups.setdefault((tree, extension), []).append(sidecar)
     return [
-        each
+        sidecar
         for files in groups.values()
-        if 2 * sum(bool(sidecar.owners) for sidecar in files) >= len(files)
-        for each in files
+        if 2 * sum(bool(file.owners) for file in files) >= len(files)
+        for sidecar in files
     ]
 
 

@@ -87,8 +87,7 @@ class SplitAssignment:
         if name == "train" and not alike and all(map(_is_held_out, known)):
             raise SplitError(
                 f"{path} has only held-out data: {some(known)}, and no split part "
-                f"{asked!r}. If "
-                "these files are to be trained on nevertheless, write "
+                f"{asked!r}. If these files are to be trained on nevertheless, write "
                 f"split_part={known[0]!r}"
             )
         choice = f"split_part={alike[0]!r}" if alike else ""
@@ -100,8 +99,7 @@ class SplitAssignment:
         raise SplitError(
             f"{path} has no split part {asked!r}{nearest(asked, known)}; it has "
             f"{some(known)}. Write {choice or f'split_part={known[0]!r}'}, or name the "
-            "files of "
-            "this part: files: ['PATTERN', ...]"
+            "files of this part: files: ['PATTERN', ...]"
         )
 
 
@@ -165,54 +163,67 @@ def _by_readme(inventory: Inventory) -> SplitAssignment | None:
     """Return the parts that the configurations in `README.md` name."""
     if "README.md" not in inventory.kinds:
         return None
-    text = read_file(inventory.root / "README.md", "YAML_BYTES").decode(
-        "utf-8", "replace"
-    )
-    head = (
-        text.split("---\n", 2)[1]
-        if text.startswith("---\n") and text.count("---\n") > 1
-        else ""
-    )
-    try:
-        configs = (load_yaml(head) or {}).get("configs") or []
-        known = {
-            str(each.get("config_name", "default")): _data_files(each)
-            for each in configs
-        }
-        default = [
-            str(each["config_name"]) for each in configs if each.get("default") is True
-        ]
-    except Exception:  # a page for people, in which anything may be
+    configurations, default = _configurations_of_readme(inventory)
+    found = {
+        name: _patterns(inventory, parts) for name, parts in configurations.items()
+    }
+    matching = {name: splits for name, splits in found.items() if splits.parts}
+    if not matching:
         return None
-    known = {name: parts for name, parts in known.items() if parts}
-    found = {name: _patterns(inventory, parts) for name, parts in known.items()}
-    there = {name: splits for name, splits in found.items() if splits.parts}
-    chosen = [name for name in there if name in (default or ["default"])]
-    if len(there) > 1 and len(chosen) != 1:
+    chosen = [name for name in matching if name in (default or ["default"])]
+    if len(matching) > 1 and len(chosen) != 1:
         lines = "\n".join(
-            f"  {name}: files: {json.dumps(next(iter(known[name].values())))}"
-            for name in there
+            f"  {name}: files: {_first_patterns(configurations[name])}"
+            for name in matching
         )
         raise ConfigError(
-            f"{inventory.root}/README.md names {len(there)} configurations: "
-            f"{some(there)}. Write "
-            f"which one is read, as one of these:\n{lines}"
+            f"{inventory.root}/README.md names {len(matching)} configurations: "
+            f"{some(matching)}. Write which one is read, as one of these:\n{lines}"
         )
-    if not there:
-        return None
-    name = chosen[0] if chosen else next(iter(there))
-    notes = _unmatched(inventory, known[name])
-    others = {other: json.dumps(next(iter(known[other].values()))) for other in there}
-    del others[name]
+    name = chosen[0] if chosen else next(iter(matching))
+    notes = _unmatched(inventory, configurations[name])
+    others = [other for other in matching if other != name]
     if others:
-        lines = ", ".join(f"files: {patterns}" for patterns in others.values())
-        notes.append(
-            f"README.md has the configurations {some(there)}, and {name!r} is its "
-            "default. To read "
-            f"another one, write {lines}"
+        lines = ", ".join(
+            f"files: {_first_patterns(configurations[other])}" for other in others
         )
-    doubt = _doubt_of_patterns(inventory, known[name], there[name])
-    return replace(there[name], notes=tuple(notes), doubt=doubt)
+        notes.append(
+            f"README.md has the configurations {some(matching)}, and {name!r} is its "
+            f"default. To read another one, write {lines}"
+        )
+    doubt = _doubt_of_patterns(inventory, configurations[name], matching[name])
+    return replace(matching[name], notes=tuple(notes), doubt=doubt)
+
+
+def _first_patterns(parts: Mapping[str, Sequence[str]]) -> str:
+    return json.dumps(next(iter(parts.values())))
+
+
+def _configurations_of_readme(
+    inventory: Inventory,
+) -> tuple[dict[str, dict[str, list[str]]], list[str]]:
+    """Return the patterns of each configuration by split part, and the defaults.
+
+    A README is a page for people: whatever cannot be read there is ignored.
+    """
+    data = read_file(inventory.root / "README.md", "YAML_BYTES")
+    text = data.decode("utf-8", "replace")
+    has_head = text.startswith("---\n") and text.count("---\n") > 1
+    head = text.split("---\n", 2)[1] if has_head else ""
+    try:
+        entries = (load_yaml(head) or {}).get("configs") or []
+        patterns = {
+            str(entry.get("config_name", "default")): _data_files(entry)
+            for entry in entries
+        }
+        default = [
+            str(entry["config_name"])
+            for entry in entries
+            if entry.get("default") is True
+        ]
+    except Exception:
+        return {}, []
+    return {name: parts for name, parts in patterns.items() if parts}, default
 
 
 def _unmatched(
@@ -221,8 +232,7 @@ def _unmatched(
     """Return a note for each pattern that no file matches."""
     return [
         f"the split part {part!r} of README.md names {pattern!r}, and no file matches "
-        "it. Correct "
-        "the pattern, or add the files"
+        "it. Correct the pattern, or add the files"
         for part, wanted in patterns.items()
         for pattern in wanted
         if not any(matches(name, [pattern]) for name in inventory.kinds)
@@ -245,12 +255,9 @@ def _doubt_of_patterns(
             kept = json.dumps([name for name in names if name not in other])
             return (
                 f"README.md takes {some(wanted)} as the split part {part!r}, and names "
-                "of files "
-                f"among these say that they are held out: {some(other)}. Write files: "
-                f"{kept} to "
-                f"train without them, files: {json.dumps([*wanted])} to train on all, "
-                "or correct "
-                "README.md"
+                f"of files among these say that they are held out: {some(other)}. "
+                f"Write files: {kept} to train without them, files: "
+                f"{json.dumps([*wanted])} to train on all, or correct README.md"
             )
     return ""
 
@@ -313,24 +320,17 @@ def _folder_marks(inventory: Inventory) -> tuple[dict[str, tuple[str, bool]], st
     """Return the part of each folder whose name has a word for one, and whether it is
     only that.
     """
-    children: dict[
-        str, dict[str, bool]
-    ] = {}  # folders by the one around; whether media are inside
-    inside = {posixpath.dirname(name) for name in inventory.media}
-    for start in dict.fromkeys(map(posixpath.dirname, inventory.kinds)):
-        folder = start
-        while folder:
-            around = posixpath.dirname(folder)
-            known = children.setdefault(around, {})
-            known[folder] = known.get(folder, False) or start in inside
-            folder = around
     marks: dict[str, tuple[str, bool]] = {}
     doubts = []
-    for folders in children.values():
-        parts = {each: parts_in(posixpath.basename(each)) for each in folders}
-        marked = {each: found[0] for each, found in parts.items() if len(found) == 1}
+    for folders in _children_of_folders(inventory):
+        words = {folder: parts_in(posixpath.basename(folder)) for folder in folders}
+        marked = {
+            folder: found[0] for folder, found in words.items() if len(found) == 1
+        }
         others = [
-            each for each, inside in folders.items() if inside and each not in marked
+            folder
+            for folder, has_media in folders.items()
+            if has_media and folder not in marked
         ]
         several = len({*marked.values()}) > 1
         for folder, part in marked.items():
@@ -340,6 +340,19 @@ def _folder_marks(inventory: Inventory) -> tuple[dict[str, tuple[str, bool]], st
             if others and not several and (exact or len(others) < _CLASS_FOLDERS):
                 doubts.append(_doubt(folder, part, others))
     return marks, doubts[0] if doubts else ""
+
+
+def _children_of_folders(inventory: Inventory) -> Iterable[dict[str, bool]]:
+    """Return the folders in each folder, and whether they have media."""
+    children: dict[str, dict[str, bool]] = {}
+    with_media = {posixpath.dirname(name) for name in inventory.media}
+    for start in dict.fromkeys(map(posixpath.dirname, inventory.kinds)):
+        folder = start
+        while folder:
+            siblings = children.setdefault(posixpath.dirname(folder), {})
+            siblings[folder] = siblings.get(folder, False) or start in with_media
+            folder = posixpath.dirname(folder)
+    return children.values()
 
 
 def _configurations(inventory: Inventory, part_folders: Iterable[str]) -> str:
@@ -382,10 +395,9 @@ def _doubt(folder: str, part: str, others: Sequence[str]) -> str:
     beside = some(posixpath.basename(each) for each in others)
     return (
         f"the folder {folder!r} may be the split part {part!r}, or hold data like "
-        f"{beside} beside "
-        f"it. Write files: ['{folder}/**'] to read it alone, files: ['**'] to read all "
-        "folders as "
-        f"one part, or files: ['{others[0]}/**', ...] to read the others"
+        f"{beside} beside it. Write files: ['{folder}/**'] to read it alone, files: "
+        f"['**'] to read all folders as one part, or files: ['{others[0]}/**', ...] to "
+        "read the others"
     )
 
 
@@ -436,8 +448,7 @@ def _misspelled(names: Sequence[str], inventory: Inventory) -> tuple[str, ...]:
                 near[piece] = part, near.get(piece, (part, 0))[1] + 1
     return tuple(
         f"{piece!r} is no split part and nearly {part!r}: {counted(count, 'file')}. "
-        "Rename it if "
-        "it is one"
+        "Rename it if it is one"
         for piece, (part, count) in near.items()
     )
 

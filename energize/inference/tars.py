@@ -70,10 +70,9 @@ def open_tars(scene: Scene) -> WebdatasetSource:
             raise
         raise DatasetError(
             f"{scene.path}: the index of tars that are not prepared cannot be written "
-            "to the cache "
-            f"folder: {error.filename or folder} ({error.strerror}). Set "
-            "XDG_CACHE_HOME to a "
-            f"folder that can be written, or run: energize prepare {scene.root}"
+            f"to the cache folder: {error.filename or folder} ({error.strerror}). Set "
+            "XDG_CACHE_HOME to a folder that can be written, or run: energize prepare "
+            f"{scene.root}"
         ) from error
     whole = WebdatasetSource(folder)
     return whole.replace(origin=ConvertedFrom.of(whole))
@@ -127,24 +126,28 @@ def read_tars(source: WebdatasetSource) -> Reading:
     )
     parts = {name: name for name in names if name not in media}
     for form in (IMAGE, AV):
-        own = [name for name in media if kinds[name] == form]
-        numbered = any("." in name for name in own)
-        if own:
-            called = own[0].rpartition(".")[2] if numbered else own[0]
-            count = max(sum(name in row for name in own) for row in rows)
-            whole = ColumnProfile(
-                called,
-                f"{form}s" if count > 1 else form,
-                tuple(rows),
-                len(rows),
-                ("{}",),
-            )
-            columns = {called: whole, **columns}
-            ends = dict.fromkeys(name.rpartition(".")[2] for name in own)
-            parts[called] = (
-                ",".join(f"*{end}" for end in ends) if count > 1 else ",".join(own)
-            )
+        of_form = [name for name in media if kinds[name] == form]
+        if of_form:
+            column, access = _media_column(of_form, form, rows)
+            columns = {column.name: column, **columns}
+            parts[column.name] = access
     return Reading(source, rows, columns, {}, parts)
+
+
+def _media_column(
+    names: list[str], form: str, rows: Sequence[dict[str, Any]]
+) -> tuple[ColumnProfile, str]:
+    """Return the column of all parts that are media of one form, and its access."""
+    is_numbered = any("." in name for name in names)
+    column = names[0].rpartition(".")[2] if is_numbered else names[0]
+    is_several = max(sum(name in row for name in names) for row in rows) > 1
+    profile = ColumnProfile(
+        column, f"{form}s" if is_several else form, tuple(rows), len(rows), ("{}",)
+    )
+    if not is_several:
+        return profile, ",".join(names)
+    extensions = dict.fromkeys(name.rpartition(".")[2] for name in names)
+    return profile, ",".join(f"*{extension}" for extension in extensions)
 
 
 def _decoded(raw: dict[str, Any]) -> dict[str, Any]:

@@ -188,10 +188,8 @@ def _loader(found: InferredPart) -> SampleLoader[Any]:
 def _refusal(found: InferredPart, fault: str) -> str:
     return (
         f"{found.spec.path}: {fault}. Inferred was {found.spec.override}. Correct the "
-        "data, or "
-        "write what the columns are: sample_type: TYPE, field_map: {FIELD: COLUMN}; "
-        "verify=False "
-        "skips this check"
+        "data, or write what the columns are: sample_type: TYPE, field_map: {FIELD: "
+        "COLUMN}; verify=False skips this check"
     )
 
 
