@@ -30,10 +30,9 @@ from energize.metadataset.nodes import (
     Folder,
     Join,
     Leaf,
-    Node,
+    MixNode,
     Stages,
     every_leaf,
-    folder_at,
     with_leaves,
 )
 from energize.metadataset.resolver import resolve
@@ -283,8 +282,8 @@ class Stored:
         if (self.dataset_config, self.split_config) == CONFIGS:
             pass
         elif isinstance(node, Folder):
-            node = folder_at(
-                node.path,
+            node = Folder.model_construct(
+                path=node.path,
                 split_part=node.split_part,
                 dataset_config=_unusual(self.dataset_config),
                 split_config=_unusual(self.split_config),
@@ -322,7 +321,7 @@ def is_jsonl(path: Path) -> bool:
     return path.suffix == ".jsonl"
 
 
-def node_at(path: Path, split: str) -> Node | Stages:
+def node_at(path: Path, split: str) -> MixNode | Stages:
     """Return what a split is made of. Raise `MetadatasetError`,
     `DatasetNotFoundError`.
     """

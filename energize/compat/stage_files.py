@@ -53,7 +53,7 @@ from energize.metadataset.located import (
     read_yaml,
 )
 from energize.metadataset.models import Expected, Name, Portion, StageSettings
-from energize.metadataset.nodes import Blend, Node, Stages
+from energize.metadataset.nodes import Blend, MixNode, Stages
 from energize.metadataset.resolver import (
     DEFAULT_STAGE,
     not_staged,
@@ -241,7 +241,7 @@ def is_stage_file(path: str | os.PathLike[str]) -> bool:
 @own_errors
 def read_stages(
     path: str | os.PathLike[str], split_part: str = "train"
-) -> StagePlan[StageData] | StagePlan[Node]:
+) -> StagePlan[StageData] | StagePlan[MixNode]:
     """Return the plan in a `.toml` or `.yaml` file of stages, or in a split of a
     metadataset.
 
@@ -394,7 +394,9 @@ def get_staged_train_dataset(
     return StagedDataset(plan, carry_over=carry_over, worker_config=worker_config)
 
 
-def build_stage(stage: Stage[StageData] | Stage[Node], **options: Any) -> Dataset[Any]:
+def build_stage(
+    stage: Stage[StageData] | Stage[MixNode], **options: Any
+) -> Dataset[Any]:
     """Return the training batches of one stage of a file, by `get_train_dataset` with
     `options`.
 
@@ -425,7 +427,7 @@ def build_stage(stage: Stage[StageData] | Stage[Node], **options: Any) -> Datase
     return dataset
 
 
-def stage_node(stage: Stage[StageData] | Stage[Node]) -> Node:
+def stage_node(stage: Stage[StageData] | Stage[MixNode]) -> MixNode:
     """Return what a stage of a file reads: what its path resolves to, or the blend of
     its folders.
 

@@ -49,7 +49,7 @@ from energize.energon.failures import sources_of
 from energize.energon.ranks import RankView
 from energize.errors import ConfigError, DataError, UntrustedCodeError
 from energize.metadataset.factories import factory_of
-from energize.metadataset.nodes import folder_at
+from energize.metadataset.nodes import Folder
 from energize.preparation.index import prepare, prepare_jsonl
 from energize.preparation.media import prepare_media
 from energize.task.images import IMAGE_SPECS
@@ -702,13 +702,14 @@ def get_dataset_from_config(
     unused = kwargs.pop("parallel_shard_iters", None)
     accepted("get_dataset_from_config", parallel_shard_iters=unused)
     code = loading_code(kwargs)
-    settings = {
+    settings: dict[str, Any] = {
+        "path": path_of(path),
         "subflavors": subflavors or {},
         "dataset_config": dataset_config,
         "split_config": split_config,
     }
-    leaf = folder_at(path_of(path), **settings)
-    if leaf.data.is_jsonl and (dataset_config or split_config):
+    leaf = Folder.model_construct(**settings)
+    if leaf.is_jsonl and (dataset_config or split_config):
         raise ConfigError(
             f"{path}: dataset_config={dataset_config!r} and "
             f"split_config={split_config!r} name "
@@ -726,7 +727,7 @@ def get_dataset_from_config(
     order = SampleOrder(*(kwargs.pop(name, told.get(name)) for name in names))
     config = worker_config or WorkerConfig()
     made = factory_of(
-        folder_at(leaf.path, **settings, split_part=split_part or told["split_part"]),
+        Folder.model_construct(**settings, split_part=split_part or told["split_part"]),
         decoder=kwargs.pop("decoder", DEFAULT_DECODER),
         code=code,
         seed=config.seed_offset,

@@ -31,7 +31,7 @@ from energize.metadataset.documents import (
 from energize.metadataset.factories import loaded_datasets
 from energize.metadataset.located import Problem, as_error, plain_values
 from energize.metadataset.models import ENERGIZE, FolderKeys
-from energize.metadataset.nodes import Join, Leaf, Node, Stages, every_leaf
+from energize.metadataset.nodes import Join, Leaf, MixNode, Stages, every_leaf
 from energize.metadataset.paths import FILESYSTEM
 from energize.metadataset.resolver import not_staged, resolve
 from energize.task.load import SampleDecoder
@@ -71,7 +71,7 @@ class DatasetLoaderInterface(ABC):
     @abstractmethod
     def node(
         self, split_part: str, asked: FolderKeys, *, existing: bool = True
-    ) -> Node | Stages:
+    ) -> MixNode | Stages:
         """Return what a split reads, with the settings `asked` around it; see
         `resolve`.
         """
@@ -189,7 +189,7 @@ class DatasetLoader(DatasetLoaderInterface):
 
     def node(
         self, split_part: str, asked: FolderKeys, *, existing: bool = True
-    ) -> Node | Stages:
+    ) -> MixNode | Stages:
         entry = {
             "split_part": split_part,
             **self.settings,
@@ -266,7 +266,7 @@ class Metadataset(DatasetLoaderInterface):
 
     def node(
         self, split_part: str, asked: FolderKeys, *, existing: bool = True
-    ) -> Node | Stages:
+    ) -> MixNode | Stages:
         return resolve(self.file, split_part, asked, existing=existing)
 
 

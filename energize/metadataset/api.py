@@ -20,7 +20,7 @@ from energize.errors import ConfigError
 from energize.inference.options import OF_SAMPLES
 from energize.metadataset.build import Batching, Builder, Encoders, encoder_chooser
 from energize.metadataset.models import FolderKeys
-from energize.metadataset.nodes import Leaf, Node, Stages, every_leaf, leaves_of
+from energize.metadataset.nodes import Leaf, MixNode, Stages, every_leaf, leaves_of
 from energize.metadataset.resolver import MixPath, not_staged, resolve
 from energize.task.encoder import Level, decoding_as
 from energize.task.hooks import builds, validating
@@ -43,7 +43,7 @@ _ONCE = "validation reads every sample once"
 @own_errors
 @by_manifest
 def get_train_dataset(
-    path: MixPath | Node | Stages,
+    path: MixPath | MixNode | Stages,
     *,
     split_part: str = "train",
     worker_config: WorkerConfig | None = None,
@@ -174,7 +174,7 @@ def get_train_dataset(
 @own_errors
 @by_manifest
 def get_val_dataset(
-    path: MixPath | Node | Stages,
+    path: MixPath | MixNode | Stages,
     *,
     split_part: str = "val",
     worker_config: WorkerConfig | None = None,
@@ -245,7 +245,7 @@ def get_val_dataset(
 @own_errors
 @by_manifest
 def get_val_datasets(
-    path: MixPath | Node | Stages,
+    path: MixPath | MixNode | Stages,
     *,
     split_part: str = "val",
     worker_config: WorkerConfig | None = None,
@@ -304,11 +304,11 @@ def get_val_datasets(
 
 @dataclass(frozen=True, slots=True)
 class _Request:
-    """What a program asks to read: the mix, where it is asked for, code that may run,
-    and the encoder.
+    """A request of a program: the mix, its location, code that may run, and the
+    encoder.
     """
 
-    node: Node | Stages
+    node: MixNode | Stages
     location: object
     code: LoadingCode
     encoder: Any
@@ -321,18 +321,18 @@ class _Request:
 
 def _request(
     owner: str,
-    path: MixPath | Node | Stages,
+    path: MixPath | MixNode | Stages,
     split_part: str,
     task_encoder: Any,
     older: dict[str, Any],
 ) -> _Request:
-    """Return what a program asks to read.
+    """Return the request of a program.
 
     Keys of an entry of a metadataset among the `older` arguments win over those of
     files.
     """
-    if isinstance(path, Node | Stages):
-        node: Node | Stages = path
+    if isinstance(path, MixNode | Stages):
+        node: MixNode | Stages = path
         location: object = path.location or owner
     else:
         location = path

@@ -35,7 +35,7 @@ from energize.metadataset.nodes import (
     Concat,
     Leaf,
     Mix,
-    Node,
+    MixNode,
     Stages,
     every_leaf,
     leaves_of,
@@ -201,7 +201,7 @@ class Builder:
     def built_by(
         self,
         encoder: Any,
-        node: Node | Stages,
+        node: MixNode | Stages,
         location: object,
         *,
         training: bool,
@@ -240,7 +240,7 @@ class Builder:
 
     def trained(
         self,
-        node: Node | Stages,
+        node: MixNode | Stages,
         location: object,
         *,
         repeat: bool,
@@ -284,18 +284,18 @@ class Builder:
             plan, carry_over=not streams, worker_config=self.worker_config
         )
 
-    def _stage(self, stage: Stage[Node]) -> Dataset[Any]:
+    def _stage(self, stage: Stage[MixNode]) -> Dataset[Any]:
         size = batch_size_of(stage, self.batching.batch_size)
         builder = replace(self, batching=replace(self.batching, batch_size=size))
         with place_noted(stage.dataset.location):
             return builder._endless(stage.dataset)
 
-    def _endless(self, node: Node) -> Dataset[Any]:
+    def _endless(self, node: MixNode) -> Dataset[Any]:
         """Return the batches of a node, without end unless the file sets one."""
         return self.batches(node, repeat=not isinstance(node, Mix) or node.repeated)
 
     def validated(
-        self, leaves: Sequence[Leaf], node: Node, limit: int | None
+        self, leaves: Sequence[Leaf], node: MixNode, limit: int | None
     ) -> Dataset[Any]:
         """Return the batches of leaves for validation, one encoder after the other.
 
@@ -319,7 +319,7 @@ class Builder:
 
     # Batches
 
-    def batches(self, node: Node, *, repeat: bool) -> Dataset[Any]:
+    def batches(self, node: MixNode, *, repeat: bool) -> Dataset[Any]:
         """Return the batches of a node.
 
         Args:
@@ -329,13 +329,8 @@ class Builder:
         builder = self._for_node(node)
         encoders = builder._encoders(node)
         composition = node.composition if isinstance(node, Blend) else None
-        if builder.level is not None and (composition or len(encoders) > 1):
-            with place_noted(node.location):
-                raise ConfigError(
-                    "level chooses among all samples of a global batch, and so does "
-                    "composition: "
-                    "have one of them, and one task encoder for all samples"
-                )
+        if composition is not None or len(encoders) > 1:
+            builder._check_no_level(node)
         if isinstance(node, Mix) and len(encoders) > 1:
             return builder._mixed_batches(node)
         if isinstance(node, Blend) and composition is not None:
@@ -347,6 +342,15 @@ class Builder:
             samples = RepeatDataset(samples)
         with place_noted("" if builder.level is None else node.location):
             return builder._batched(samples, encoders[0])
+
+    def _check_no_level(self, node: MixNode) -> None:
+        if self.level is not None:
+            with place_noted(node.location):
+                raise ConfigError(
+                    "level chooses among all samples of a global batch, and so does "
+                    "composition: "
+                    "have one of them, and one task encoder for all samples"
+                )
 
     def _batched(self, samples: Dataset[Any], encoder: Encoder[Any]) -> Dataset[Any]:
         """Return samples through the hooks of their encoder, as batches."""
@@ -361,7 +365,7 @@ class Builder:
     def _encoded(self, samples: Dataset[Any], encoder: Encoder[Any]) -> Dataset[Any]:
         return encoder.build_encode_sample(samples, worker_config=self.worker_config)
 
-    def _for_node(self, node: Node) -> Builder:
+    def _for_node(self, node: MixNode) -> Builder:
         """Return a builder with the packing and the level of a node."""
         builder = self
         if node.packing is not None:
@@ -376,7 +380,7 @@ class Builder:
                 )
         return replace(builder, level=node.level)
 
-    def _packed(self, node: Node, packing: Packing) -> Builder:
+    def _packed(self, node: MixNode, packing: Packing) -> Builder:
         encoders = self._encoders(node)
         if self.batching.packing_buffer_size is not None or len(encoders) > 1:
             raise ConfigError(
@@ -442,14 +446,14 @@ class Builder:
             )
         return after_batch(encoder, batches)
 
-    def _encoders(self, node: Node) -> list[Encoder[Any]]:
+    def _encoders(self, node: MixNode) -> list[Encoder[Any]]:
         """Return the distinct encoders of the leaves."""
         encoders = map(self.encoder_of, every_leaf(node))
         return list({id(encoder): encoder for encoder in encoders}.values())
 
     # Samples
 
-    def samples(self, node: Node, *, by_quota: bool = False) -> Dataset[Any]:
+    def samples(self, node: MixNode, *, by_quota: bool = False) -> Dataset[Any]:
         """Return the samples of a node, which has one encoder.
 
         Args:
@@ -562,7 +566,7 @@ def _ends(dataset: Dataset[Any]) -> bool:
     return not (indexed and dataset.size == INFINITE)
 
 
-def _counts_encoded(node: Node) -> bool:
+def _counts_encoded(node: MixNode) -> bool:
     """Return whether a blend in a tree counts the costs of encoded samples."""
     if not isinstance(node, Mix):
         return False

@@ -15,7 +15,7 @@ from energize.inference.verify import inferred_texts
 from energize.metadataset.leaves import Share, shares_below
 from energize.metadataset.located import noted, place_noted
 from energize.metadataset.models import EPOCHIZED
-from energize.metadataset.nodes import Folder, Join, Leaf, Mix, Node, user_factory
+from energize.metadataset.nodes import Folder, Join, Leaf, Mix, MixNode, user_factory
 from energize.metadataset.resolver import combined_multiplier
 from energize.order import Schedule
 from energize.task.load import (
@@ -140,7 +140,7 @@ def _user_loader(
     factory = factory_class(
         leaf.path,
         split_part=leaf.split_part,
-        split_config=leaf.data.split_file if isinstance(leaf, Folder) else None,
+        split_config=leaf.split_file if isinstance(leaf, Folder) else None,
         training=False,
         worker_config=WorkerConfig(0, 1, seed_offset=seed),
         **options,
@@ -162,7 +162,7 @@ def _sample_loader(
     )
     checked: Any = ()
     if isinstance(leaf, Folder) and leaf.loose is not None and decoder is not None:
-        checked = inferred_texts(leaf.loose, leaf.data.settings)
+        checked = inferred_texts(leaf.loose, leaf.data_options)
     return SampleLoader(
         sample_type=leaf.sample_class,
         field_map=None if crude or sample_loader is not None else config.field_map,
@@ -178,7 +178,7 @@ def _sample_loader(
 
 
 def loaded_datasets(
-    node: Node, order: SampleOrder, **options: Any
+    node: MixNode, order: SampleOrder, **options: Any
 ) -> LoadedDatasetList:
     """Return the leaves of a tree as factories, with their weights or repetitions.
 
@@ -227,7 +227,7 @@ def loaded_dataset(leaf: Leaf, order: SampleOrder, **options: Any) -> LoadedData
     return LoadedDataset(dataset=factory_of(leaf, order, **options), aux=aux or None)
 
 
-def _check_single_numbers(node: Node, outer: str = "") -> None:
+def _check_single_numbers(node: MixNode, outer: str = "") -> None:
     """Raise `ConfigError` if a number for each dataset does not describe the mix."""
     keys = [key for key in ("packing", "level") if getattr(node, key) is not None]
     if isinstance(node, Mix):

@@ -14,7 +14,7 @@ from energize.metadataset.nodes import (
     Blend,
     Leaf,
     Mix,
-    Node,
+    MixNode,
     Stages,
     every_leaf,
     with_leaves,
@@ -24,7 +24,7 @@ from energize.order.quota import epoch_counts
 from energize.order.timeline import WEIGHTLESS
 from energize.order.weights import checked_weight, limited, tempered
 
-N = TypeVar("N", bound=Node)
+N = TypeVar("N", bound=MixNode)
 _log = logging.getLogger("energize")
 
 # Names
@@ -70,7 +70,7 @@ def named_entry(node: N, name: str | None) -> N:
     return result.model_copy(update={"entry_name": name})
 
 
-def with_names(node: Node | Stages) -> Any:
+def with_names(node: MixNode | Stages) -> Any:
     """Return a tree whose leaves have the names by which reports and weights know them.
 
     Raises:
@@ -103,12 +103,12 @@ def with_names(node: Node | Stages) -> Any:
 
 
 def _with_paths(
-    node: Node,
+    node: MixNode,
     path: str,
     defaults: Sequence[str],
     paths: list[str | None],
     locations: dict[str, str],
-) -> Node:
+) -> MixNode:
     """Add the names that lead to each leaf of a node to `paths`.
 
     Args:
@@ -144,7 +144,7 @@ def _with_paths(
     return node.with_children(children)
 
 
-def _folder_name(node: Node, defaults: Sequence[str]) -> str | None:
+def _folder_name(node: MixNode, defaults: Sequence[str]) -> str | None:
     """Return the name of the only folder of which a blend has the values of a
     property.
     """
@@ -164,14 +164,14 @@ class Share(NamedTuple):
     without target weights. `name` is the names that lead to it, None if it has none.
     """
 
-    node: Node
+    node: MixNode
     share: Fraction = Fraction(1)
     target: Fraction | None = None
     name: str | None = None
 
 
 def leaves_with_weights(
-    node: Node | Stages, step: int = 0
+    node: MixNode | Stages, step: int = 0
 ) -> list[tuple[Leaf, Fraction]]:
     """Return the leaves below a node with the shares asked for them, in the order
     written.
@@ -195,11 +195,13 @@ def leaves_with_weights(
             has stages, each of which has shares of its own.
 
     >>> from pathlib import Path
-    >>> from energize.metadataset.nodes import Blend, folder_at
-    >>> a, b = folder_at(Path("/data/a")), folder_at(Path("/data/b"))
-    >>> inner = Blend.model_construct(children=[a, b.changed(weight=3)])
-    >>> outer = Blend.model_construct(children=[inner, a])
-    >>> for leaf, share in leaves_with_weights(outer):
+    >>> from energize.metadataset.nodes import Blend, Folder
+    >>> a = Folder.model_construct(path=Path("/data/a"))
+    >>> b = Folder.model_construct(path=Path("/data/b"), weight=3)
+    >>> blend = Blend.model_construct(
+    ...     children=[Blend.model_construct(children=[a, b]), a]
+    ... )
+    >>> for leaf, share in leaves_with_weights(blend):
     ...     print(leaf.path.name, share)
     a 5/8
     b 3/8
@@ -259,14 +261,7 @@ def asked_shares(node: Mix, step: int = 0) -> list[Fraction]:
         if any(proportions) and None not in proportions:
             return normalised(proportions)
         return normalised(_counts(node))
-    weights = [_weight(child.weight, step) for child in node.children]
-    for weight in weights:
-        checked_weight(weight, node.location)
-    if not any(weights):
-        when = "" if node.plain else f" at step {step}"
-        raise WeightError(
-            f"{node.location}: all weights are 0{when}, so nothing could ever be drawn"
-        )
+    weights = _weights(node, step)
     options = node.options
     if {"temperature", "min_share", "max_share"} & options.keys():
         with place_noted(node.location):
@@ -280,8 +275,21 @@ def asked_shares(node: Mix, step: int = 0) -> list[Fraction]:
     return normalised(weights)
 
 
-def _weight(weight: Any, step: int) -> Any:
-    return weight.value(step) if isinstance(weight, Schedule) else weight
+def _weights(node: Mix, step: int) -> list[Any]:
+    """Return the weights of the children of a blend at a step."""
+    weights = []
+    for child in node.children:
+        weight = child.weight
+        if isinstance(weight, Schedule):
+            weight = weight.value(step)
+        checked_weight(weight, node.location)
+        weights.append(weight)
+    if not any(weights):
+        when = "" if node.plain else f" at step {step}"
+        raise WeightError(
+            f"{node.location}: all weights are 0{when}, so nothing could ever be drawn"
+        )
+    return weights
 
 
 def _merged(parts: Iterable[Share]) -> list[Share]:
@@ -321,7 +329,7 @@ def _counts(node: Mix) -> list[int]:
     return counts
 
 
-def _size(node: Node) -> int:
+def _size(node: MixNode) -> int:
     """Return the samples of an epoch."""
     if isinstance(node, Leaf):
         return node.source().count

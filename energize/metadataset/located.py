@@ -1,5 +1,4 @@
-"""Documents as plain values that know the line of each of them, and the faults found in
-them.
+"""Documents as plain values with their lines, and the faults of documents.
 
 Nothing but text, numbers, booleans, null, lists and mappings can come out of a file: a
 tag that asks for anything else is an error, and nothing is constructed by name.
@@ -101,16 +100,14 @@ def as_error(
 
 
 def check_few(file: Path, problems: Sequence[Problem]) -> None:
-    """Raise the faults of `file` found so far when they are so many that nobody would
-    read on.
-    """
+    """Raise the faults of `file` found so far if there are very many."""
     if len(problems) >= MOST_FAULTS:
         raise as_error(file, problems)
 
 
 @contextmanager
 def place_noted(place: str) -> Iterator[None]:
-    """Add to errors where what they are about was asked for: `file:line (path)`."""
+    """Add a location, `file:line (path)`, to errors."""
     try:
         yield
     except EnergizeError as error:
@@ -118,7 +115,7 @@ def place_noted(place: str) -> Iterator[None]:
 
 
 def noted(error: EnergizeError, place: str) -> EnergizeError:
-    """Return an error with the place where what it is about was asked for."""
+    """Return an error with the location of the node that it is about."""
     if not place or str(error).endswith(f"asked for at {place}"):
         return error
     return type(error)(f"{error}\n  asked for at {place}")
@@ -126,7 +123,7 @@ def noted(error: EnergizeError, place: str) -> EnergizeError:
 
 @dataclass(frozen=True, slots=True)
 class Located:
-    """The values of a document, and the line (from 1) of each path in them.
+    """The values of a document, with the line (from 1) of each path.
 
     `renamed`: paths of a document that was written in other words, by the paths that
     stand for them in `data`; places are told in the words of the file.

@@ -1,5 +1,5 @@
-"""What a metadataset may say: a pydantic model for each kind of node, at each place it
-may have.
+"""The grammar of metadatasets: a pydantic model for each kind of node, at each place
+where it may be.
 
 A key is a field of the kinds of nodes that have it, or of the places where nodes have
 it. Its annotation is what checks it and tells editors of it.
@@ -58,7 +58,7 @@ ENERGIZE: Final = "energize"
 ENERGON: Final = "megatron.energon"
 EPOCHIZED: Final = "blend_epochized"
 SUBFLAVORS: Final = "subflavors."
-"""What stands before the name of a subflavor in the place of a column's."""
+"""The prefix of a subflavor in place of a column."""
 NODE = (
     "a dataset (a mapping with 'path'), or one with 'blend', 'blend_epochized' or "
     "'join'"
@@ -83,7 +83,7 @@ class Keys(Model):
 
 @dataclass(frozen=True)
 class Expected:
-    """In an annotation: what messages say is expected, in place of pydantic's words."""
+    """In an annotation: the expectation in messages, in place of pydantic's words."""
 
     text: str
 
@@ -216,7 +216,7 @@ Weight = Annotated[
 
 
 class ItemField(Keys):
-    """What samples cost, by a field of theirs."""
+    """A cost of samples by one of their fields."""
 
     field: Text
 
@@ -231,7 +231,7 @@ Unit = Annotated[
 
 
 class RangeKeys(Keys):
-    """Which samples are read: the first of the range counts, the last does not."""
+    """A range of samples: the first one is included, the last one is not."""
 
     range: Annotated[
         _Bounds,
@@ -289,8 +289,8 @@ Joiner = Annotated[
 
 
 class CompositionKeys(Keys):
-    """What a global batch is made of, see `ComposedDataset`; None: as large as a batch,
-    and `drop_last` as the program that reads the mix says.
+    """The composition of a global batch, see `ComposedDataset`; None: as large as a
+    batch, with the `drop_last` of the program that reads the mix.
     """
 
     method: Annotated[str, OneOf(BATCHING_METHODS)]
@@ -316,7 +316,7 @@ class Packing(Keys):
 
     @property
     def packer(self) -> Packer:
-        """Which samples share a pack."""
+        """The packer, which chooses the samples of a pack."""
         lengths = _listed(self.length)
         sizes = _listed(self.capacity)
         return Packer(tuple(lengths), tuple(sizes), self.method, self.too_long)  # type: ignore[arg-type]  # checked above
@@ -342,7 +342,7 @@ class LevelKeys(Keys):
     buffer_size: PositiveInt | None = None
 
     def level(self) -> Level:
-        """Return the same as a program would say it."""
+        """Return the level as an argument of a program."""
         if (self.cost is None) == (self.field is None):
             raise ConfigError(
                 "give either 'cost', a column of all folders, or 'field', of samples"
@@ -359,7 +359,7 @@ def _listed(value: Any) -> list[Any]:
 
 
 class ReadKeys(Keys):
-    """What a dataset and a join say of how they are read."""
+    """Keys of datasets and joins about the samples that are read."""
 
     split_part: Text | None = None
     subflavors: Table | None = None
@@ -376,7 +376,7 @@ class WeighedKeys(Keys):
 
 
 class PropertyKeys(WeighedKeys):
-    """What mixes samples by a property of theirs."""
+    """Keys that mix samples by a property of theirs."""
 
     by: Text | None = None
     weights: Annotated[dict[str, Weight], Field(min_length=1)] | None = None
@@ -414,8 +414,8 @@ SampleTypeName = Annotated[
 
 class FolderKeys(ReadKeys, PropertyKeys):
     """A folder of samples, prepared or loose, a file of rows, or another metadataset.
-    `sample_type` and `field_map` say what its samples are, where the folder does not,
-    or otherwise than it does.
+    `sample_type` and `field_map` are properties of its samples, and win over those of
+    the folder.
     """
 
     path: Annotated[
@@ -434,7 +434,7 @@ class FolderKeys(ReadKeys, PropertyKeys):
 
 
 class JoinKeys(ReadKeys, PropertyKeys):
-    """Folders whose samples of one key are joined."""
+    """Folders; samples of one key are joined."""
 
     join: Annotated[
         Annotated[list[JoinedKeys], Field(min_length=2), Tag("<list>")]
@@ -448,7 +448,7 @@ class JoinKeys(ReadKeys, PropertyKeys):
 
     @property
     def entries(self) -> list[tuple[str | int, JoinedKeys]]:
-        """What is joined, by number or by name."""
+        """The joined folders, by number or by name."""
         return list(
             self.join.items() if isinstance(self.join, dict) else enumerate(self.join)
         )
@@ -465,7 +465,7 @@ class JoinKeys(ReadKeys, PropertyKeys):
 
 
 class ListKeys(WeighedKeys):
-    """Nodes in a list; quotas say what each gives to an epoch."""
+    """Nodes in a list, each with a quota of an epoch."""
 
     list_key: ClassVar[str]
     by_quotas: ClassVar[bool] = True
@@ -532,7 +532,7 @@ class BlendKeys(ListKeys, PropertyKeys, BlendSettings):
 
     @cached_property
     def by_quotas(self) -> bool:  # type: ignore[override]
-        """Whether quotas, not weights, say what each node gives."""
+        """Whether quotas, not weights, decide what each node gives."""
         return bool(self._given(_QUOTAS))
 
     def _given(self, keys: tuple[set[str], set[str]]) -> list[str]:
@@ -634,7 +634,7 @@ class InBlend(NamedKeys):
 
     @property
     def quota(self) -> Quota:
-        """What it gives to an epoch, in a blend by quotas."""
+        """Its part of an epoch, in a blend by quotas."""
         return Quota(proportion=self.proportion, repeat=self.repeat, choose=self.choose)
 
 
@@ -645,7 +645,7 @@ class InPasses(NamedKeys):
 
     @property
     def quota(self) -> Quota:
-        """What it gives to an epoch."""
+        """Its part of an epoch."""
         return Quota() if self.repetitions == 1 else Quota(repeat=self.repetitions)
 
 
@@ -663,7 +663,7 @@ class AtTop(Keys):
 
 
 class StageSettings(Keys):
-    """What stages have beside what they read."""
+    """Settings of stages, beside their data."""
 
     seq_len: PositiveInt | None = None
     items_per_step: PositiveInt | None = None
@@ -718,9 +718,7 @@ def _kind(value: Any) -> str | None:
 
 
 def _split(value: Any) -> str | None:
-    """Return the tag of a split, whose stages may stand beside what is read before
-    them.
-    """
+    """Return the tag of a split, which may have stages beside the data before them."""
     kind = _kind(value)
     if kind is None or "stages" not in value:
         return kind

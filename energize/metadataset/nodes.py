@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from functools import cached_property
 from operator import attrgetter
 from pathlib import Path
@@ -36,7 +35,7 @@ from energize.errors import (
     nearest,
 )
 from energize.inference.engine import InferredPart, is_loose, open_loose
-from energize.inference.options import DataOptions
+from energize.inference.options import OF_SAMPLES, DataOptions
 from energize.inference.verify import verify
 from energize.metadataset.located import noted, place_noted
 from energize.metadataset.models import (
@@ -67,7 +66,7 @@ _ENTRY_OPTIONS = ("min_share", "max_share", "max_epochs")
 _QUOTA_OPTIONS = ("epoch_size", "sampling_method")
 
 
-class Node(Keys):
+class MixNode(Keys):
     """A node of a resolved mix.
 
     Args:
@@ -98,122 +97,7 @@ class Node(Keys):
 # Leaves
 
 
-@dataclass(frozen=True)
-class FolderData:
-    """The samples at a path, looked up when they are first needed, and then kept.
-
-    Equal ones read the same samples.
-
-    Args:
-        path: A folder or a file.
-        split_part: The split part; a prepared `.jsonl` file has only one.
-        settings: Properties of the samples that override those of the folder.
-        dataset_config: The file of `.nv-meta` with the sample type.
-        split_config: The file of `.nv-meta` with the split parts.
-    """
-
-    path: Path
-    split_part: str
-    settings: DataOptions = field(default_factory=DataOptions)
-    dataset_config: str | None = None
-    split_config: str | None = None
-
-    @cached_property
-    def is_jsonl(self) -> bool:
-        """Whether this is a prepared `.jsonl` file, without dataset.yaml and splits."""
-        return self.path.suffix == JSONL and not (
-            self.path.is_dir() or is_loose(self.path)
-        )
-
-    @cached_property
-    def loose(self) -> InferredPart | None:
-        """What is inferred of the data; None if they are prepared."""
-        if self.dataset_config or self.split_config or not is_loose(self.path):
-            return None
-        return open_loose(self.path, self.split_part, self.settings)
-
-    @cached_property
-    def config(self) -> SampleConfig:
-        """The sample type and field map, of dataset.yaml, inferred or stated."""
-        config = SampleConfig("energize", CRUDE)
-        try:
-            if not self.is_jsonl:
-                name = self.dataset_config or "dataset.yaml"
-                config = read_dataset_yaml(self.path, name, code=True)
-        except DatasetError:
-            if self.loose is None:
-                raise
-        else:  # a folder with a dataset.yaml is prepared
-            vars(self).setdefault("loose", None)
-        if self.loose is not None:
-            return self.loose.config
-        settings = self.settings
-        if settings.sample_type is None and settings.field_map is None:
-            return config
-        return settings.config(config, settings.field_map)
-
-    @property
-    def split_file(self) -> str | None:
-        """The file with the split parts; None for the usual one."""
-        name: str | None = self.split_config or self.config.options.get("split_config")
-        return name
-
-    @cached_property
-    def sample_class(self) -> type[Any]:
-        """The type of the samples."""
-        config = self.config
-        if self.settings.sample_type is not None:
-            return cast("type[Any]", self.settings.kind)
-        if config.sample_class == CRUDE:
-            return CrudeSample
-        if config.factory is None:
-            return sample_type_named(config.sample_module, config.sample_class)
-        named = config.factory.get("sample_type")
-        if named is not None:
-            return sample_type_named(*named)
-        factory = user_factory(config)
-        sample_type = getattr(factory, "__sample_type__", None)
-        if isinstance(sample_type, type):
-            return sample_type
-        raise DatasetError(
-            f"the factory {factory.__name__} has no __sample_type__: set it to the "
-            "type of "
-            "samples that it makes"
-        )
-
-    def verify(self) -> None:
-        """Compare samples of loose data with what is inferred of them.
-
-        Raises:
-            DatasetError: If they differ.
-        """
-        _ = self.config
-        if self.loose is not None:
-            verify(self.loose, self.settings)
-
-    def source(
-        self, seed: int = 0, *, checksums: bool = False
-    ) -> WebdatasetSource | JsonlSource | LooseSource:
-        """Open the raw samples of the split part.
-
-        Args:
-            seed: Seed of the order.
-            checksums: Whether each sample is compared with its checksum.
-        """
-        if self.loose is not None and not checksums:
-            return self.loose.source.reseeded(seed)
-        if self.is_jsonl:
-            return JsonlSource(self.path, checksums=checksums, seed=seed)
-        return WebdatasetSource(
-            self.path,
-            split_part=self.split_part,
-            split_config=self.split_file,
-            checksums=checksums,
-            seed=seed,
-        )
-
-
-class Leaf(Node, ReadKeys):
+class Leaf(MixNode, ReadKeys):
     """Samples of one split part of a folder or file, or of joined folders.
 
     Args:
@@ -252,7 +136,7 @@ class Leaf(Node, ReadKeys):
         return self.path.parts
 
     @property
-    def data_key(self) -> Hashable:
+    def data_key(self) -> tuple[Hashable, ...]:
         """Equal for leaves that read the same data."""
         raise NotImplementedError
 
@@ -314,50 +198,127 @@ class Leaf(Node, ReadKeys):
 class Folder(Leaf, FolderKeys):
     """A folder or a file of samples.
 
+    Properties of the data are looked up when they are first needed. Copies keep them,
+    so a copy may not have another path, split part or sample type.
+
     Args:
-        data: The data at `path`; copies of a folder share it.
         nonmatch: What happens to samples without a partner in it, if it is joined.
+        inferred_parts: What is inferred of loose data, shared by the folders of a mix.
     """
 
     path: Path  # type: ignore[assignment]  # text in files
-    data: FolderData
     aux: dict[str, str] = Field(default_factory=dict)
     nonmatch: str = "error"
+    inferred_parts: dict[Any, InferredPart] = Field(default_factory=dict, repr=False)
+
+    @cached_property
+    def is_jsonl(self) -> bool:
+        """Whether this is a prepared `.jsonl` file, without dataset.yaml and splits."""
+        return self.path.suffix == JSONL and not (
+            self.path.is_dir() or is_loose(self.path)
+        )
+
+    @cached_property
+    def data_options(self) -> DataOptions:
+        """The properties of samples that are stated, and win over those of the data."""
+        return DataOptions(**{name: getattr(self, name) for name in OF_SAMPLES})
+
+    @cached_property
+    def loose(self) -> InferredPart | None:
+        """The inferred samples of loose data; None if they are prepared."""
+        if self.dataset_config or self.split_config or not is_loose(self.path):
+            return None
+        key = (self.path, self.split_part, self.data_options)
+        if key not in self.inferred_parts:
+            self.inferred_parts[key] = open_loose(*key)
+        return self.inferred_parts[key]
 
     @cached_property
     def config(self) -> SampleConfig:
         try:
-            return self.data.config
+            return self._sample_config()
         except EnergizeError as error:
             raise noted(error, self.location) from error
 
+    def _sample_config(self) -> SampleConfig:
+        config = SampleConfig("energize", CRUDE)
+        try:
+            if not self.is_jsonl:
+                name = self.dataset_config or "dataset.yaml"
+                config = read_dataset_yaml(self.path, name, code=True)
+        except DatasetError:
+            if self.loose is None:
+                raise
+        else:  # a folder with a dataset.yaml is prepared
+            vars(self).setdefault("loose", None)
+        if self.loose is not None:
+            return self.loose.config
+        options = self.data_options
+        if options.sample_type is None and options.field_map is None:
+            return config
+        return options.config(config, options.field_map)
+
     @property
-    def loose(self) -> InferredPart | None:
-        """What is inferred of the data; None if they are prepared."""
-        return self.data.loose
+    def split_file(self) -> str | None:
+        """The file with the split parts; None for the usual one."""
+        name: str | None = self.split_config or self.config.options.get("split_config")
+        return name
 
     @cached_property
     def sample_class(self) -> type[Any]:
-        try:
-            return self.data.sample_class
-        except EnergizeError as error:
-            raise noted(error, self.location) from error
+        config = self.config
+        with place_noted(self.location):
+            if self.data_options.sample_type is not None:
+                return cast("type[Any]", self.data_options.kind)
+            if config.sample_class == CRUDE:
+                return CrudeSample
+            if config.factory is None:
+                return sample_type_named(config.sample_module, config.sample_class)
+            named = config.factory.get("sample_type")
+            if named is not None:
+                return sample_type_named(*named)
+            factory = user_factory(config)
+            sample_type = getattr(factory, "__sample_type__", None)
+            if isinstance(sample_type, type):
+                return sample_type
+            raise DatasetError(
+                f"the factory {factory.__name__} has no __sample_type__: set it to the "
+                "type of "
+                "samples that it makes"
+            )
 
     @property
-    def data_key(self) -> Hashable:
-        return self.data
+    def data_key(self) -> tuple[Hashable, ...]:
+        return (
+            self.path,
+            self.split_part,
+            self.dataset_config,
+            self.split_config,
+            self.data_options,
+        )
 
     @property
     def identity(self) -> tuple[Hashable, ...]:
-        data = replace(self.data, path=self.path.resolve())
-        return (data, *self.key[1:], self.chosen)
+        return (self.path.resolve(), self.data_key[1:], *self.key[1:], self.chosen)
 
     def verify(self) -> None:
         with place_noted(self.location):
-            self.data.verify()
+            _ = self.config
+            if self.loose is not None:
+                verify(self.loose, self.data_options)
 
     def whole_source(self, seed: int, *, checksums: bool) -> LeafSource:
-        return self.data.source(seed, checksums=checksums)
+        if self.loose is not None and not checksums:
+            return self.loose.source.reseeded(seed)
+        if self.is_jsonl:
+            return JsonlSource(self.path, checksums=checksums, seed=seed)
+        return WebdatasetSource(
+            self.path,
+            split_part=self.split_part,
+            split_config=self.split_file,
+            checksums=checksums,
+            seed=seed,
+        )
 
 
 class Join(Leaf, JoinKeys):
@@ -402,7 +363,7 @@ class Join(Leaf, JoinKeys):
         return (*self.path.parts[:-1], "+".join(names))
 
     @property
-    def data_key(self) -> Hashable:
+    def data_key(self) -> tuple[Hashable, ...]:
         parts = [(part.key, part.nonmatch, part.entry_name) for part in self.parts]
         return (*parts, self.joiner)
 
@@ -479,7 +440,7 @@ def hashable(value: Any) -> Hashable:
 # Lists
 
 
-class Mix(Node, ListKeys):
+class Mix(MixNode, ListKeys):
     """Several nodes in one dataset.
 
     Args:
@@ -516,7 +477,7 @@ class Mix(Node, ListKeys):
         """Whether the program decides if it repeats for ever."""
         return True
 
-    def with_children(self, children: Sequence[Node]) -> Self:
+    def with_children(self, children: Sequence[MixNode]) -> Self:
         """Return the mix of other nodes, which has the same options."""
         return self.model_copy(update={"children": children})
 
@@ -588,7 +549,7 @@ class Stages(Keys):
 # Trees
 
 
-def every_leaf(node: Node | Stages) -> list[Leaf]:
+def every_leaf(node: MixNode | Stages) -> list[Leaf]:
     """Return the leaves below a node, in the order of the file."""
     if isinstance(node, Leaf):
         return [node]
@@ -612,7 +573,7 @@ def with_leaves(node: Any, change: Callable[[Leaf], Leaf]) -> Any:
     return node.with_children([with_leaves(child, change) for child in node.children])
 
 
-def leaves_of(node: Node) -> list[Leaf]:
+def leaves_of(node: MixNode) -> list[Leaf]:
     """Return the leaves below a node, whatever their weights; of equal leaves the
     first.
     """
@@ -620,19 +581,6 @@ def leaves_of(node: Node) -> list[Leaf]:
     for leaf in every_leaf(node):
         leaves.setdefault(leaf.identity, leaf)
     return list(leaves.values())
-
-
-def folder_at(path: Path, **settings: Any) -> Folder:
-    """Return a single folder or file as a node.
-
-    Args:
-        path: The folder or file.
-        settings: Fields of `Folder`.
-    """
-    names = ("split_part", "dataset_config", "split_config")
-    named = {name: settings[name] for name in names if name in settings}
-    data = FolderData(path, **{"split_part": "train", **named})
-    return Folder.model_construct(**settings, path=path, data=data)
 
 
 # Code that files name

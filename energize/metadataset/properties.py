@@ -10,7 +10,7 @@ from energize.data.selection import OTHERS, Selection, selections
 from energize.errors import ColumnError, nearest
 from energize.metadataset.leaves import names_of
 from energize.metadataset.models import SUBFLAVORS, FolderKeys, PropertyKeys
-from energize.metadataset.nodes import Blend, Leaf, Mix, Node, Stages
+from energize.metadataset.nodes import Blend, Leaf, Mix, MixNode, Stages
 from energize.order.timeline import WEIGHTLESS
 
 Counted: TypeAlias = dict[str, list[tuple[Leaf, int]]]
@@ -18,7 +18,7 @@ Counted: TypeAlias = dict[str, list[tuple[Leaf, int]]]
 
 
 def divided(
-    node: Node | Stages,
+    node: MixNode | Stages,
     keys: PropertyKeys,
     options: Mapping[str, Any],
     location: str,
@@ -56,7 +56,7 @@ def divided(
     inner = _inner_options(options)
     data_keys = [leaf.key for leaf in leaves]
     names = dict(zip(data_keys, names_of(leaves, data_keys), strict=True))
-    children: list[Node] = []
+    children: list[MixNode] = []
     for value, counted in parts.items():
         part = _part(counted, names, {"location": location, "by": by, **inner})
         weight = weights.get(value, keys.other)
@@ -64,7 +64,7 @@ def divided(
     return Blend.model_construct(children=children, location=location, by=by, **options)
 
 
-def _leaves_of(node: Node | Stages, keys: PropertyKeys, by: str) -> list[Leaf]:
+def _leaves_of(node: MixNode | Stages, keys: PropertyKeys, by: str) -> list[Leaf]:
     """Return the folders whose samples are chosen by a property."""
     nodes: Sequence[Any] = [node]
     if isinstance(node, Mix) and not isinstance(keys, FolderKeys):
@@ -97,7 +97,7 @@ def _part(
     counted: Sequence[tuple[Leaf, int]],
     names: Mapping[Any, str],
     fields: Mapping[str, Any],
-) -> Node:
+) -> MixNode:
     """Return the samples of one value, in proportion to their numbers."""
     if len(counted) == 1:
         return counted[0][0]

@@ -26,8 +26,8 @@ from energize.errors import (
     nearest,
     some,
 )
-from energize.inference.engine import FILES, is_loose
-from energize.inference.options import OF_SAMPLES, DataOptions
+from energize.inference.engine import FILES, InferredPart, is_loose
+from energize.inference.options import OF_SAMPLES
 from energize.metadataset.documents import (
     STAGE_FILE,
     MetadatasetFile,
@@ -54,11 +54,10 @@ from energize.metadataset.nodes import (
     Blend,
     Concat,
     Folder,
-    FolderData,
     Join,
     Leaf,
     Mix,
-    Node,
+    MixNode,
     Passes,
     Stages,
     with_leaves,
@@ -152,7 +151,7 @@ def combined_multiplier(outer: int | None, inner: int | None) -> int | None:
     return -1 if -1 in (outer, inner) else outer * inner
 
 
-def not_staged(node: Node | Stages, location: object, reason: str) -> Node:
+def not_staged(node: MixNode | Stages, location: object, reason: str) -> MixNode:
     """Return the node asked for at `location`.
 
     Raises:
@@ -169,7 +168,7 @@ def resolve(
     settings: FolderKeys | None = None,
     *,
     existing: bool = True,
-) -> Node | Stages:
+) -> MixNode | Stages:
     """Resolve a split part of a mix: follow its files and combine their settings.
 
     Paths in a file are relative to the folder the file is in. Settings of outer files
@@ -211,11 +210,11 @@ def resolve(
         node = resolver.follow(file, entry, outer, str(file))
     if node is None or resolver.problems:
         raise as_error(file, resolver.problems)
-    node = cast("Node | Stages", with_names(node))
+    node = cast("MixNode | Stages", with_names(node))
     if not resolver.weighs:
         return node
     # All batches have loss weights if some leaf has one.
-    weighed: Node | Stages = with_leaves(node, _weighed)
+    weighed: MixNode | Stages = with_leaves(node, _weighed)
     return weighed
 
 
@@ -244,21 +243,21 @@ def as_mix(path: Any, split_part: str) -> Any:
     >>> as_mix({"train": "photos/", "val": "texts/"}, "val")
     'texts/'
     """
-    entries: list[Any] = []
     if isinstance(path, Mapping):
         if split_part in path and path.keys() <= {"train", "val"}:
             return as_mix(path[split_part], split_part)
-        if all(real_number(weight) is not None for weight in path.values()):
-            entries = [{"path": p, "weight": weight} for p, weight in path.items()]
-    elif isinstance(path, list | tuple):
+        if None in map(real_number, path.values()):
+            return path
+        path = [{"path": name, "weight": weight} for name, weight in path.items()]
+    if isinstance(path, list | tuple):
         entries = [
             {"path": entry, "weight": 1} if isinstance(entry, _PATH) else entry
             for entry in path
         ]
-    if entries and all(isinstance(entry, Mapping) for entry in entries):
-        head = {"__module__": ENERGIZE, "__class__": "MetadatasetV2"}
-        return {**head, "splits": {split_part: {"blend": entries}}}
-    if isinstance(path, (*_PATH, Mapping)):
+        if entries and all(isinstance(entry, Mapping) for entry in entries):
+            head = {"__module__": ENERGIZE, "__class__": "MetadatasetV2"}
+            return {**head, "splits": {split_part: {"blend": entries}}}
+    if isinstance(path, _PATH):
         return path
     raise ConfigError(
         "expected the path of a folder or a metadataset; got a "
@@ -282,7 +281,7 @@ class _Resolver:
         self.problems: list[Problem] = []
         self.weighs = False
         self._files: dict[Path, MetadatasetFile | None] = {}
-        self._data: dict[FolderData, FolderData] = {}
+        self._inferred_parts: dict[Any, InferredPart] = {}
         self._followed = 0
 
     def fault(
@@ -302,7 +301,7 @@ class _Resolver:
         outer: Inherited,
         location: str,
         aux: Mapping[str, str] | None = None,
-    ) -> Node | Stages | None:
+    ) -> MixNode | Stages | None:
         """Return the node at the path of the entry at `location`."""
         self._followed += 1
         if self._followed > limits.YAML_VALUES:
@@ -336,17 +335,16 @@ class _Resolver:
         aux: Mapping[str, str] | None,
     ) -> Folder:
         self.weighs |= inner.sample_weight is not None
-        path = _tidied(path)
-        data = FolderData(
-            path,
-            inner.split_part,
-            DataOptions(**{name: getattr(entry, name, None) for name in OF_SAMPLES}),
-            entry.dataset_config,
-            entry.split_config,
-        )
         fields = _fields(entry, FolderKeys) | inner.leaf_settings()
-        fields |= {"path": path, "aux": aux or {}, "location": location}
-        return Folder.model_construct(**fields, data=self._data.setdefault(data, data))
+        return Folder.model_construct(
+            **fields
+            | {
+                "path": _tidied(path),
+                "aux": aux or {},
+                "location": location,
+                "inferred_parts": self._inferred_parts,
+            }
+        )
 
     def _read(
         self, path: Path, location: str, *, included: bool
@@ -362,7 +360,7 @@ class _Resolver:
 
     def split(
         self, file: MetadatasetFile, outer: Inherited, location: str
-    ) -> Node | Stages | None:
+    ) -> MixNode | Stages | None:
         """Return the split of a file that the entry at `location` names."""
         name = outer.split_part
         link = (file.file.resolve(), name)
@@ -388,9 +386,9 @@ class _Resolver:
 
     def _node(
         self, file: MetadatasetFile, keys: Any, path: KeyPath, outer: Inherited
-    ) -> Node | Stages | None:
+    ) -> MixNode | Stages | None:
         """Return the node of some keys at a path in a file."""
-        node: Node | Stages | None
+        node: MixNode | Stages | None
         if isinstance(keys, FolderKeys):
             node = self._entry(file, keys, path, outer)
         elif isinstance(keys, JoinKeys):
@@ -405,7 +403,7 @@ class _Resolver:
 
     def _entry(
         self, file: MetadatasetFile, keys: FolderKeys, path: KeyPath, outer: Inherited
-    ) -> Node | Stages | None:
+    ) -> MixNode | Stages | None:
         """Return the node that an entry with a path names."""
         aux = self._stores(file, keys, path)
         base = file.file.parent
@@ -423,11 +421,11 @@ class _Resolver:
     def _by_property(
         self,
         file: MetadatasetFile,
-        node: Node | Stages,
+        node: MixNode | Stages,
         keys: Any,
         path: KeyPath,
         outer: Inherited,
-    ) -> Node | None:
+    ) -> MixNode | None:
         location = file.text.place((*path, "by"))
         options = blend_options(keys, outer.blends)
         try:
@@ -436,8 +434,8 @@ class _Resolver:
             return self.fault(location, str(reason))
 
     def _at_top(
-        self, file: MetadatasetFile, node: Node | Stages, keys: AtTop, path: KeyPath
-    ) -> Node | Stages | None:
+        self, file: MetadatasetFile, node: MixNode | Stages, keys: AtTop, path: KeyPath
+    ) -> MixNode | Stages | None:
         """Return a split or stage with its packing and level."""
         if (keys.packing or keys.level) is None:
             return node
@@ -453,7 +451,7 @@ class _Resolver:
         path: KeyPath,
         outer: Inherited,
         reason: str,
-    ) -> Node | None:
+    ) -> MixNode | None:
         """Return one of several nodes, which has no stages and, in a blend, is not
         packed or levelled.
         """
@@ -480,7 +478,7 @@ class _Resolver:
         options = blend_options(keys, outer.blends)
         handed = _handed_on(keys, options, outer.blends)
         inner = replace(outer.part(keys), blends=handed)
-        children: list[Node] = []
+        children: list[MixNode] = []
         for i, entry in enumerate(keys.entries):
             node = self._part(file, entry, (*path, i), inner, _IN_BLEND)
             if node is None:
@@ -558,7 +556,7 @@ class _Resolver:
         node = self.follow(target, entry, outer, location)
         if node is None:
             return None
-        if isinstance(node, Folder) and not (node.data.is_jsonl or is_loose(node.path)):
+        if isinstance(node, Folder) and not (node.is_jsonl or is_loose(node.path)):
             return node
         message = f"what is joined are prepared folders; {short(entry.path)} is none"
         return self.fault(location, message)
@@ -698,7 +696,7 @@ def _handed_on(
     return {name: options[name] for name in names if name in options}
 
 
-def _flattened(node: Passes) -> list[Node]:
+def _flattened(node: Passes) -> list[MixNode]:
     """Return the entries of a blend_epochized in another one, repetitions
     multiplied.
     """
