@@ -29,7 +29,11 @@ from energize.core.failures import Failed
 from energize.core.html import fields_shown, pictures_of
 from energize.core.node import INFINITE
 from energize.core.progress import counted
-from energize.core.records import format_sample_compact, format_sample_detailed
+from energize.core.records import (
+    format_sample_compact,
+    format_sample_detailed,
+    sources_of,
+)
 from energize.core.restoring import restore_sample
 from energize.core.trace import ReadContext, Trace
 from energize.data import nv_meta
@@ -37,7 +41,6 @@ from energize.data.columns import read_columns, read_values
 from energize.data.files import path_of
 from energize.data.jsonl import JsonlSource
 from energize.data.writing import write_new
-from energize.energon.factories import get_source_info
 from energize.errors import (
     ConfigError,
     DatasetError,
@@ -326,7 +329,7 @@ def replay(
             "(sample "
             f"{each.index})"
         )
-        for each in get_source_info(item) or ()
+        for each in sources_of(item) or ()
     ]
     if not lines and dataset.indexed and len(parsed) == 2:
         console.print(_plan_table([*planned(dataset, parsed[1], 1, keys=True)]))

@@ -21,7 +21,6 @@ from energize.cli.mixes import is_folder, is_jsonl, object_named, path_argument,
 from energize.core.progress import counted
 from energize.data.media_filter import MediaFilterConfig
 from energize.data.nv_meta import CRUDE, is_prepared
-from energize.energon.loading import prepare_metadataset
 from energize.errors import ConfigError, EnergizeError, nearest
 from energize.inference.converting import convert as converted
 from energize.preparation import columns as measures
@@ -259,6 +258,8 @@ def _prepare_file(console: Console, path: Path, work: Work, *, checksums: bool) 
             "which has no "
             "checksums of its own; of tar shards give the folder"
         )
+    from energize.energon.loading import prepare_metadataset
+
     prepare_metadataset(path)
     console.say("Done")
 

@@ -247,3 +247,35 @@ def _values(flat: Any) -> list[str]:
         *span,
         f"values=[{(', ' if count <= 2 * _ENDS else ', ..., ').join(shown)}]",
     ]
+
+
+def sources_of(sample: Any) -> tuple[Any, ...] | None:
+    """Return where a sample, or the samples of a list or batch, were read from.
+
+    Args:
+        sample: A sample, a batch, or a list or tuple of them.
+
+    Returns:
+        The `SourceInfo` of each stored sample; None if unknown.
+
+    Example:
+        >>> sources_of({"__key__": "a"}) is None
+        True
+    """
+    if isinstance(sample, list | tuple):
+        sources = [source for part in sample for source in sources_of(part) or ()]
+        return tuple(sources) or None
+    if isinstance(sample, dict):
+        listed = sample.get("__sources__")
+    else:
+        listed = getattr(sample, "__sources__", None)
+    if not isinstance(listed, tuple | list):
+        return None
+    sources = []
+    for entry in listed:
+        # A batch has a tuple for each of its samples, or None.
+        if isinstance(entry, tuple | list):
+            sources.extend(entry)
+        elif entry is not None:
+            sources.append(entry)
+    return tuple(sources) or None

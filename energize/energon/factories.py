@@ -26,7 +26,7 @@ from energize.core.ignored import accepted
 from energize.core.lanes import WorkerConfig
 from energize.core.os_errors import own_errors
 from energize.core.progress import Progress
-from energize.core.records import declared_fields, is_record
+from energize.core.records import declared_fields, is_record, sources_of
 from energize.core.samples import CrudeSample, Sample, SourceInfo, pin_memory
 from energize.core.stores import add_source
 from energize.data.files import path_of
@@ -45,7 +45,6 @@ from energize.data.nv_meta import (
 from energize.data.source import Subset
 from energize.data.webdataset import WebdatasetSource, read_split
 from energize.energon.edataclass import edataclass
-from energize.energon.failures import sources_of
 from energize.energon.ranks import RankView
 from energize.errors import ConfigError, DataError, UntrustedCodeError
 from energize.metadataset.factories import factory_of

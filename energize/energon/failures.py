@@ -8,6 +8,7 @@ from typing import Any
 
 from energize.core.checks import failed_allocation
 from energize.core.failures import Failed, FailurePolicy, is_program_fault
+from energize.core.records import sources_of
 from energize.errors import ConfigError, EncoderError, FatalSampleError
 
 ErrorHandler = Callable[[Exception, Any, Any], None]
@@ -96,26 +97,3 @@ class HandlerPolicy(FailurePolicy):
             if raised is cause:
                 cause.add_note(str(error))
             raise
-
-
-def sources_of(sample: Any) -> tuple[Any, ...] | None:
-    """Return where a sample, or the samples of a list, tuple or batch, were read from;
-    None if unknown.
-    """
-    if isinstance(sample, list | tuple):
-        sources = [source for part in sample for source in sources_of(part) or ()]
-        return tuple(sources) or None
-    if isinstance(sample, dict):
-        listed = sample.get("__sources__")
-    else:
-        listed = getattr(sample, "__sources__", None)
-    if not isinstance(listed, tuple | list):
-        return None
-    sources = []
-    for entry in listed:
-        # A batch has a tuple for each of its samples, or None.
-        if isinstance(entry, tuple | list):
-            sources.extend(entry)
-        elif entry is not None:
-            sources.append(entry)
-    return tuple(sources) or None

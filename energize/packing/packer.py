@@ -494,7 +494,8 @@ class Packer:
             f"{len(long)} of {len(samples)} samples are too long and left out "
             f"(logged once): {what}"
         )
-        said_once("Packer", "too_long", text, logging.WARNING)
+        name = f"too_long, capacity {self.capacity}"
+        said_once("Packer", name, text, logging.WARNING)
 
 
 def _length(sample: Any, number: int, length: Length) -> int:

@@ -21,7 +21,6 @@ import numpy as np
 import PIL.Image
 import pyarrow.parquet
 import pytest
-from energize.energon.running import WorkerConfig
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -48,6 +47,7 @@ from energize.data.files import absolute, files_at, joined, path_of
 from energize.data.join import write_matches
 from energize.data.stores import open_store
 from energize.data.trust import trust
+from energize.energon import WorkerConfig
 from energize.errors import PrepareError, ShardError, UntrustedCodeError
 from energize.preparation.index import prepare_jsonl
 from energize.sources import JoinedSource, JsonlSource, JsonSource, ParquetSource

@@ -14,10 +14,15 @@ from energize import (
     get_val_dataset,
 )
 from energize.data.source import Subset
-from energize.energon import load_dataset, prepare_metadataset, traverse_metadataset
+from energize.energon import (
+    DatasetLoader,
+    MetadatasetV2,
+    load_dataset,
+    prepare_metadataset,
+    traverse_metadataset,
+)
 from energize.energon.factories import EnergonDatasetType, get_dataset_type
 from energize.extras.paths import EPath
-from energize.metadataset import DatasetLoader, MetadatasetV2
 from energize.preparation.index import prepare_jsonl
 from tests.support.joining import keys, pair, texts
 from tests.support.metadatasets import written
