@@ -299,8 +299,8 @@ def test_references_name_a_substitute_and_not_what_was_left_out():
 class Forgetful(FilterDataset):
     """Goes back to the front whatever its state says."""
 
-    def open_addressed(self, opening):
-        return super().open_addressed(opening._replace(state=None))
+    def open_pass(self, opening):
+        return super().open_pass(opening._replace(state=None))
 
 
 class Greedy(IterableSource):
@@ -359,9 +359,9 @@ class TestLawsThatAreBroken:
 
     def test_what_is_read_as_a_whole_is_given_in_turn(self):
         class Turned(IterableSource):
-            def open_lane(self, lane, state, reading, *, endless):
+            def open(self, lane, state=None):
                 turned = Lane((lane.index + 1) % lane.count, lane.count)
-                return super().open_lane(turned, state, reading, endless=endless)
+                return super().open(turned, state)
 
         with pytest.raises(
             AssertionError, match="2 lanes in turn, epoch 0: item 0 differs"

@@ -435,7 +435,7 @@ class ContinuedDataset(IndexedDataset[T_co]):
             )
         return items
 
-    def open_stream(self, opening: Opening) -> Stream[T_co]:
+    def open_pass(self, opening: Opening) -> Stream[T_co]:
         inputs = None if opening.state is None else {"inputs": [opening.state]}
         inside = opening._replace(state=inputs)
         return _ContinuedStream(self.route, self.inputs, inside, addressed=True)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from abc import ABC
 from collections.abc import Iterator, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from operator import attrgetter
 from typing import Any, Generic, TypeVar, cast
 
@@ -37,20 +37,17 @@ from energize.core.node import (
     SourceNode,
     Span,
 )
-from energize.core.reader import DatasetReader, PositionReader, StreamReader
+from energize.core.reader import DatasetReader, PositionReader, open_lane
 from energize.core.stream import (
     ContentStream,
     EpochPlan,
-    IndexedStream,
-    LaneReader,
     MixStream,
     Opening,
-    PassesStream,
     State,
     Stream,
-    WholeStream,
     counter_field,
     epoch_end,
+    open_input,
 )
 from energize.core.trace import (
     ReadContext,
@@ -92,26 +89,7 @@ class Dataset(Description, ABC, Generic[T_co]):
 
         `reading` says what becomes of samples that fail.
         """
-        return self.open_lane(lane, state, reading, endless=False)
-
-    def open_lane(
-        self, lane: Lane, state: State | None, reading: ReadContext, *, endless: bool
-    ) -> StreamReader[T_co]:
-        """Return a cursor over this dataset as a stream; if `endless`, its epoch never
-        ends.
-        """
-        if endless:
-            size = INFINITE
-        elif self.sized:
-            size = self.size
-        else:
-            size = None
-        goes_on = size is not None
-
-        def open_stream(inner: State | None) -> Stream[T_co]:
-            return self.open_addressed(Opening(lane, inner, reading, goes_on))
-
-        return StreamReader(self, open_stream, size, lane, state)
+        return open_lane(self, lane, state, reading)
 
     @cached_property
     def indexed(self) -> bool:
@@ -216,36 +194,19 @@ class Dataset(Description, ABC, Generic[T_co]):
         """
         return refs_of(self, origins)
 
-    def open_shared(self, opening: Opening) -> Stream[T_co]:
-        """Return the dataset as an input of something that is read in a lane.
-
-        If endless it goes on from epoch to epoch; else a stream of unknown length ends
-        with its epoch.
-        """
-        if self.indexed or self.traits.divisible or opening.lane.count == 1:
-            return self.open_addressed(opening)
-        return LaneReader(self, opening)
-
-    def open_addressed(self, opening: Opening) -> Stream[T_co]:
-        """As `open_shared`, for a caller that knows which positions are the lane's."""
-        if self.indexed:
-            return IndexedStream(cast("IndexedDataset[T_co]", self), opening.reading)
-        if self.traits.divisible or opening.lane.count == 1:
-            return self.open_stream(opening)
-        return WholeStream(self.open_stream, opening)
-
-    def open_stream(self, opening: Opening) -> Stream[T_co]:
-        """As `open_addressed`, where it is not indexed; in a single lane if not
-        divisible.
-        """
-        if self.sized or not opening.endless:
-            return self.open_pass(opening)
-        return PassesStream(self.open_pass, opening, self)
-
     def open_pass(self, opening: Opening) -> Stream[T_co]:
-        """Return a stream of one pass; of the endless passes if their length is known.
+        """Open this node as a stream, in one lane; only called if it is not indexed.
 
-        Opened as endless, other passes follow.
+        Nodes that find their items by reading override it. By default, a node of known
+        size reads the inputs at the positions that `route` leads to.
+
+        Args:
+            opening: The lane, the state to resume from and how samples are read. If
+                `opening.endless`, the stream is followed by further passes.
+
+        Returns:
+            A stream of one pass. It is endless if `size` is known, or if the node only
+            changes content and its input is endless.
         """
         raise NotIndexedError(
             f"{type(self).__name__} needs random access to its input, and "
@@ -447,9 +408,9 @@ class PassingDataset(IndexedDataset[T_co]):
     def traits(self) -> NodeTraits:
         return NodeTraits(content_only=True)
 
-    def open_stream(self, opening: Opening) -> Stream[T_co]:
-        draws = self.traits.draws
-        return ContentStream(self, self.inputs[0].open_shared, opening, draws=draws)
+    def open_pass(self, opening: Opening) -> Stream[T_co]:
+        open_content = partial(open_input, self.inputs[0])
+        return ContentStream(self, open_content, opening, draws=self.traits.draws)
 
     @cached_property
     def key(self) -> int:

@@ -26,10 +26,12 @@ from energize.core.randomness import read_in_window
 from energize.core.stream import (
     WINDOW,
     EpochPlan,
+    Opening,
     State,
     Stream,
     counter_field,
     ended_early,
+    open_stream,
 )
 from energize.core.trace import (
     READY,
@@ -392,3 +394,32 @@ class StreamReader(Reader[T]):
 
 DatasetReader: TypeAlias = PositionReader[T] | StreamReader[T]
 """The readers of a dataset in this process."""
+
+
+def open_lane(
+    dataset: Node[T],
+    lane: Lane,
+    state: State | None,
+    reading: ReadContext,
+    *,
+    endless: bool = False,
+) -> StreamReader[T]:
+    """Open a reader of one lane of a stream.
+
+    Args:
+        dataset: The stream. An indexed dataset is read as one, too.
+        lane: The lane.
+        state: The state to resume from; None to start at the beginning.
+        reading: How samples are read.
+        endless: Whether the epoch never ends. By default it ends after `size` items, or
+            with the pass if the size is unknown.
+    """
+    size = dataset.size if dataset.sized else None
+    if endless:
+        size = INFINITE
+    follows = size is not None
+
+    def open_from(inner: State | None) -> Stream[T]:
+        return open_stream(dataset, Opening(lane, inner, reading, follows))
+
+    return StreamReader(dataset, open_from, size, lane, state)

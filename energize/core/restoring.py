@@ -26,6 +26,7 @@ from energize.core.failures import Failed
 from energize.core.lanes import Lane
 from energize.core.node import LAST_START
 from energize.core.padding import with_marks
+from energize.core.reader import open_lane
 from energize.core.records import STORED_KEY
 from energize.core.samples import Markable
 from energize.core.stream import (
@@ -147,7 +148,7 @@ def _in_lane(dataset: Dataset[T], lane: Lane, text: str, reading: ReadContext) -
     stream = without_loops(dataset)
     endless = tree.never_ends(dataset)
     try:
-        cursor = stream.open_lane(lane, state, reading, endless=endless)
+        cursor = open_lane(stream, lane, state, reading, endless=endless)
     except EnergizeError as error:
         raise RestoreKeyError(
             f"the restore key is of another dataset: {error}"

@@ -336,7 +336,7 @@ class MixStream(Stream[T]):
         self._route = route
         openings = opening._replace(endless=True).each(len(inputs))
         self._inputs = [
-            (each.open_addressed if addressed else each.open_shared)(at)
+            (open_stream if addressed else open_input)(each, at)
             for each, at in zip(inputs, openings, strict=True)
         ]
         self._states: list[State | None] = [None] * len(inputs)
@@ -489,6 +489,39 @@ def by_keys(taken: Any) -> Callable[[int], str]:
     made of.
     """
     return lambda _: sample_keys_of(taken)
+
+
+def open_input(node: Node[T], opening: Opening) -> Stream[T]:
+    """Open an input of a stream, which is asked for items one after another.
+
+    Args:
+        node: The input.
+        opening: The lane, the state and how samples are read. If `opening.endless`,
+            pass follows pass. Otherwise a stream of unknown length ends with its pass.
+    """
+    if node.indexed or node.traits.divisible or opening.lane.count == 1:
+        return open_stream(node, opening)
+    return LaneReader(node, opening)
+
+
+def open_stream(node: Node[T], opening: Opening) -> Stream[T]:
+    """Open a node as a stream, which is asked for the positions of its lane.
+
+    Args:
+        node: The node.
+        opening: As for `open_input`.
+    """
+    if node.indexed:
+        return IndexedStream(cast("IndexedNode[T]", node), opening.reading)
+    if node.traits.divisible or opening.lane.count == 1:
+        return _open_passes(node, opening)
+    return WholeStream(partial(_open_passes, node), opening)
+
+
+def _open_passes(node: Node[T], opening: Opening) -> Stream[T]:
+    if node.sized or not opening.endless or node.traits.content_only:
+        return cast("Stream[T]", node.open_pass(opening))
+    return PassesStream(node.open_pass, opening, node)
 
 
 class PassesStream(Stream[T]):
@@ -723,7 +756,7 @@ class LaneReader(Stream[T]):
         self._endless = opening.endless
         self._share = LaneShare(dataset.size if dataset.sized else None, opening)
         self._opening = opening._replace(endless=dataset.sized)
-        self._input = dataset.open_addressed(self._opening.inner)
+        self._input = open_stream(dataset, self._opening.inner)
         self._empty_passes = 0
 
     def at(self, position: int, attempt: int = 0) -> T:
@@ -760,8 +793,8 @@ class LaneReader(Stream[T]):
         if not self._dataset.sized:
             state = self._input.state()
             self._input.close()
-            self._input = self._dataset.open_addressed(
-                self._opening._replace(state=state)
+            self._input = open_stream(
+                self._dataset, self._opening._replace(state=state)
             )
         self._empty_passes += 1
         lane = self._share.lane
@@ -826,13 +859,13 @@ class LimitStream(Stream[T]):
         self._sized = dataset.sized
         self._epoch, self._taken = opening.counter("epoch"), opening.counter("taken")
         self._opening = opening._replace(endless=dataset.sized)
-        self._input = dataset.open_shared(self._opening.inner)
+        self._input = open_input(dataset, self._opening.inner)
 
     def _begin(self, epoch: int) -> None:
         self._input.close()
         self._epoch = epoch
         self._taken = 0
-        self._input = self._dataset.open_shared(self._opening._replace(state=None))
+        self._input = open_input(self._dataset, self._opening._replace(state=None))
 
     def at(self, position: int, attempt: int = 0) -> T:
         epoch, place = (

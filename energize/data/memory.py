@@ -18,7 +18,6 @@ from energize.core.dataset import Dataset
 from energize.core.description import order_name_of
 from energize.core.digests import content_digest
 from energize.core.failures import Failed
-from energize.core.lanes import SINGLE_LANE
 from energize.core.lazy import is_instance_of, torch
 from energize.core.node import NodeTraits, Origin
 from energize.core.randomness import (
@@ -400,9 +399,6 @@ class IterableSource(Dataset[T_co]):
     def where(self, index: int) -> str:
         """Return where a sample is, for messages."""
         return f"{self.name}, sample {index}"
-
-    def open_stream(self, opening: Opening) -> Stream[T_co]:
-        return super().open_stream(opening._replace(lane=SINGLE_LANE))
 
     def open_pass(self, opening: Opening) -> Stream[T_co]:
         return _IterableStream(self, opening)

@@ -35,6 +35,8 @@ from energize.core.stream import (
     State,
     Stream,
     by_keys,
+    open_input,
+    open_stream,
     state_field,
 )
 from energize.core.trace import (
@@ -292,12 +294,12 @@ class _BatchStream(ContentStream[Any]):
         self._share = None
         inside = opening.inner._replace(endless=node.sized)
         if node.sized:
-            self._input = node.inputs[0].open_shared(inside)
+            self._input = open_input(node.inputs[0], inside)
         else:
             self._over = bool(opening.counter("over"))
             share = None if state is None else state_field(state, "share", dict)
             self._share = LaneShare(None, opening._replace(state=share))
-            self._input = node.inputs[0].open_addressed(inside)
+            self._input = open_stream(node.inputs[0], inside)
 
     def ahead(self, positions: Int64Array) -> None:
         if self._share is None and len(positions):

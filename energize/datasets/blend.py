@@ -549,12 +549,12 @@ class BlendDataset(MixDataset[T_co]):
             return None
         return self.corrections()
 
-    def open_stream(self, opening: Opening) -> Stream[T_co]:
-        if self.targets is None:
-            return super().open_stream(opening)
-        return ContentStream(self, super().open_stream, opening, draws=False)
-
     def open_pass(self, opening: Opening) -> Stream[T_co]:
+        if self.targets is None:
+            return self._open_mix(opening)
+        return ContentStream(self, self._open_mix, opening, draws=False)
+
+    def _open_mix(self, opening: Opening) -> Stream[T_co]:
         if self.sized and not isinstance(self.unit, ItemCost):
             return super().open_pass(opening)
         begin: BeginSlots = partial(SchemeSlots, self._scheme)

@@ -147,8 +147,6 @@ class FlatMapDataset(RoundsDataset[T_out_co], MapDataset[T_out_co]):
 
     traits = NodeTraits(found=True, draws=True, members=None, gives_batches=False)
 
-    open_stream = Dataset.open_stream
-
     @cached_property
     def _call(self) -> Call:
         return Call(

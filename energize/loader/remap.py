@@ -35,6 +35,7 @@ from energize.core.config import (
 )
 from energize.core.dataset import Dataset
 from energize.core.lanes import Lane, speaks
+from energize.core.reader import open_lane
 from energize.core.restoring import without_loops
 from energize.core.stream import (
     State,
@@ -309,7 +310,7 @@ def _led_lanes(
             cursors.append(None)
             continue
         with closing(
-            stream.open_lane(Lane(lane, state.lanes), None, SILENT, endless=True)
+            open_lane(stream, Lane(lane, state.lanes), None, SILENT, endless=True)
         ) as new:
             tree = _led(new.state(), before or {}, order)
         if begin is not None:

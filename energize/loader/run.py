@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import partial
 from itertools import islice
 from typing import Any, Generic, NamedTuple, TypeVar, cast
 
@@ -30,9 +30,9 @@ from energize.core.config import (
 from energize.core.dataset import Dataset, IndexedDataset, PassingDataset
 from energize.core.description import digest, label_of
 from energize.core.lanes import Lane, Ranks
-from energize.core.node import INFINITE, NodeTraits
+from energize.core.node import INFINITE
 from energize.core.randomness import read_in_window
-from energize.core.reader import Made, flat
+from energize.core.reader import Made, flat, open_lane
 from energize.core.restoring import without_loops
 from energize.core.stores import activate
 from energize.core.stream import (
@@ -42,6 +42,7 @@ from energize.core.stream import (
     Stream,
     counter_field,
     lanes_of,
+    open_stream,
 )
 from energize.core.trace import SILENT, ReadContext
 from energize.datasets.order import LimitDataset
@@ -357,8 +358,8 @@ class Run(Generic[T]):
     def _open(
         self, lane: int, lanes: int, state: State | None, reading: ReadContext
     ) -> Any:
-        return self.stream.open_lane(
-            Lane(lane, lanes), state, reading, endless=self.endless
+        return open_lane(
+            self.stream, Lane(lane, lanes), state, reading, endless=self.endless
         )
 
 
@@ -370,13 +371,10 @@ class _Marked(PassingDataset[T_co]):
     def __init__(self, dataset: Dataset[T_co]) -> None:
         self.freeze(inputs=[dataset])
 
-    @cached_property
-    def traits(self) -> NodeTraits:
-        divisible = self.inputs[0].traits.divisible
-        return NodeTraits(content_only=True, divisible=divisible)
+    indexed = False
 
-    def open_addressed(self, opening: Opening) -> Stream[T_co]:
-        return _MarkedStream(self.inputs[0].open_addressed(opening))
+    def open_pass(self, opening: Opening) -> Stream[T_co]:
+        return _MarkedStream(open_stream(self.inputs[0], opening))
 
 
 class _MarkedStream(Stream[T]):

@@ -37,7 +37,13 @@ from energize.core.ignored import Line
 from energize.core.lanes import Lane
 from energize.core.lazy import torch
 from energize.core.node import INFINITE
-from energize.core.reader import DatasetReader, Made, PositionReader, StreamReader
+from energize.core.reader import (
+    DatasetReader,
+    Made,
+    PositionReader,
+    StreamReader,
+    open_lane,
+)
 from energize.core.stream import EpochPlan, State
 from energize.core.trace import ReadContext
 from energize.data.source import Source
@@ -227,8 +233,8 @@ class LaneSet:
         """
         part = Lane(lane, self.count)
         if self.plan is None:
-            reader: StreamReader[Any] = dataset.open_lane(
-                part, state, context, endless=self.endless
+            reader: StreamReader[Any] = open_lane(
+                dataset, part, state, context, endless=self.endless
             )
             return reader
         turns = self.turns(lane)
