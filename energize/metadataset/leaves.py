@@ -55,10 +55,8 @@ def names_of(
     return [by_key[key] for key in keys]
 
 
-def named_entry(node: N, name: str | None) -> N:
+def named_entry(node: N, name: str) -> N:
     """Return a node with a name in its list, in which every leaf has one, too."""
-    if name is None:
-        return node
     leaves = every_leaf(node)
     names = iter(names_of(leaves, [(leaf.key, leaf.chosen) for leaf in leaves]))
 
@@ -87,10 +85,10 @@ def with_names(node: MixNode | Stages) -> Any:
         node = node.model_copy(update={"plan": plan})
     else:
         node = _with_paths(node, "", defaults, paths, {})
-    chosen: list[Hashable] = [
-        (key, leaf.chosen) for key, leaf in zip(keys, leaves, strict=True)
-    ]
-    names = names_of(leaves, chosen, paths)
+    names = defaults
+    if any(paths) or [leaf for leaf in leaves if leaf.chosen is not None]:
+        pairs = zip(keys, leaves, strict=True)
+        names = names_of(leaves, [(key, leaf.chosen) for key, leaf in pairs], paths)
     rows = zip(names, defaults, strict=True)
 
     def named(leaf: Leaf) -> Leaf:
@@ -127,8 +125,10 @@ def _with_paths(
         return node
     children = []
     for child in node.children:
-        name = child.entry_name or _folder_name(child, defaults[len(paths) :])
-        full = "/".join([label for label in (path, name) if label])
+        name = child.entry_name
+        if name is None and isinstance(child, Blend) and child.by is not None:
+            name = _folder_name(child, defaults[len(paths) :])
+        full = f"{path}/{name}" if path and name else path or name or ""
         if child.entry_name and full in locations:
             raise MetadatasetError(
                 f"{locations[full]} and {child.location}: both are named {full!r}. "
@@ -144,12 +144,10 @@ def _with_paths(
     return node.with_children(children)
 
 
-def _folder_name(node: MixNode, defaults: Sequence[str]) -> str | None:
+def _folder_name(node: Blend, defaults: Sequence[str]) -> str | None:
     """Return the name of the only folder of which a blend has the values of a
     property.
     """
-    if not isinstance(node, Blend) or node.by is None:
-        return None
     names = set(defaults[: len(every_leaf(node))])
     return names.pop() if len(names) == 1 else None
 

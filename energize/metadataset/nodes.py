@@ -146,7 +146,7 @@ class Leaf(MixNode, ReadKeys):
         samples are chosen.
         """
         return (
-            self.data_key,
+            *self.data_key,
             hashable(self.subflavors) if self.subflavors else None,
             hashable(self.aux) if self.aux else None,
             self.shuffle_over_epochs_multiplier,
@@ -267,25 +267,16 @@ class Folder(Leaf, FolderKeys):
     @cached_property
     def sample_class(self) -> type[Any]:
         config = self.config
-        with place_noted(self.location):
+        try:
             if self.data_options.sample_type is not None:
                 return cast("type[Any]", self.data_options.kind)
             if config.sample_class == CRUDE:
                 return CrudeSample
-            if config.factory is None:
-                return sample_type_named(config.sample_module, config.sample_class)
-            named = config.factory.get("sample_type")
-            if named is not None:
-                return sample_type_named(*named)
-            factory = user_factory(config)
-            sample_type = getattr(factory, "__sample_type__", None)
-            if isinstance(sample_type, type):
-                return sample_type
-            raise DatasetError(
-                f"the factory {factory.__name__} has no __sample_type__: set it to the "
-                "type of "
-                "samples that it makes"
-            )
+            if config.factory is not None:
+                return factory_sample_class(config)
+            return sample_type_named(config.sample_module, config.sample_class)
+        except EnergizeError as error:
+            raise noted(error, self.location) from error
 
     @property
     def data_key(self) -> tuple[Hashable, ...]:
@@ -299,12 +290,12 @@ class Folder(Leaf, FolderKeys):
 
     @property
     def identity(self) -> tuple[Hashable, ...]:
-        return (self.path.resolve(), self.data_key[1:], *self.key[1:], self.chosen)
+        return (self.path.resolve(), *self.key[1:], self.chosen)
 
     def verify(self) -> None:
-        with place_noted(self.location):
-            _ = self.config
-            if self.loose is not None:
+        _ = self.config
+        if self.loose is not None:
+            with place_noted(self.location):
                 verify(self.loose, self.data_options)
 
     def whole_source(self, seed: int, *, checksums: bool) -> LeafSource:
@@ -613,6 +604,29 @@ def user_factory(config: SampleConfig) -> type[Any]:
         "a class that extends DefaultDecoderWebdatasetFactory or "
         "BaseWebdatasetFactory. A type "
         "of samples stands in sample_type"
+    )
+
+
+def factory_sample_class(config: SampleConfig) -> type[Any]:
+    """Return the type of the samples of the factory that a dataset.yaml names.
+
+    Args:
+        config: The content of the dataset.yaml.
+
+    Raises:
+        DatasetError: If the factory has no type.
+    """
+    named = (config.factory or {}).get("sample_type")
+    if named is not None:
+        return sample_type_named(*named)
+    factory = user_factory(config)
+    sample_type = getattr(factory, "__sample_type__", None)
+    if isinstance(sample_type, type):
+        return sample_type
+    raise DatasetError(
+        f"the factory {factory.__name__} has no __sample_type__: set it to the "
+        "type of "
+        "samples that it makes"
     )
 
 

@@ -483,9 +483,9 @@ class _Resolver:
             node = self._part(file, entry, (*path, i), inner, _IN_BLEND)
             if node is None:
                 continue
-            node = named_entry(
-                node.model_copy(update=_entry_fields(entry, keys)), entry.name
-            )
+            node = node.model_copy(update=_entry_fields(entry, keys))
+            if entry.name is not None:
+                node = named_entry(node, entry.name)
             if isinstance(node, Passes) and isinstance(keys, PassesKeys):
                 children += _flattened(node)
             else:
@@ -616,11 +616,11 @@ def _fields(keys: Keys, kind: type[Keys]) -> dict[str, Any]:
 
 
 def _entry_fields(entry: Any, keys: ListKeys) -> dict[str, Any]:
-    """Return what an entry gives its node in the list around it."""
-    fields = {
-        name: getattr(entry, name) for name in _ENTRY_KEYS if hasattr(entry, name)
-    }
-    fields["quota"] = entry.quota if keys.by_quotas else None
+    """Return the fields that an entry sets for its node in the list around it."""
+    fields: dict[str, Any] = {"quota": entry.quota if keys.by_quotas else None}
+    for name in _ENTRY_KEYS:
+        if hasattr(entry, name):
+            fields[name] = getattr(entry, name)
     return fields
 
 
