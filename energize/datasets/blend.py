@@ -32,7 +32,6 @@ from energize.datasets.mix_args import (
     limited_entries,
     merged_entries,
     numbered,
-    numbers_only,
     weight_within,
     with_distinct_orders,
 )
@@ -67,6 +66,7 @@ from energize.order.weights import (
     WeightScheduler,
     ever_positive,
     integrated_shares,
+    numbers_only,
     shares_at,
 )
 
@@ -352,7 +352,7 @@ class BlendDataset(MixDataset[T_co]):
             )
 
     def _check_not_empty(self) -> None:
-        filled = [not each.sized or each.size > 0 for each in self.inputs]
+        filled = [not dataset.sized or dataset.size > 0 for dataset in self.inputs]
         for number, weight in enumerate(self.weights):
             if (
                 filled[number]
@@ -385,10 +385,10 @@ class BlendDataset(MixDataset[T_co]):
         scheme = self._scheme
         if isinstance(scheme, CostScheme):
             return scheme.costs(n)
-        taken = self.taken(n)
-        if taken is None:
+        counts = self.taken(n)
+        if counts is None:
             raise tree.not_indexed(self, "costs that are known before it is read")
-        return [float(count) for count in taken]
+        return [float(count) for count in counts]
 
     def shares(self, slot: int = 0) -> list[float]:
         """Return the asked share of each of `inputs` at a slot, in the unit: its weight

@@ -28,6 +28,7 @@ from energize.order.weights import (
     lean,
     limited,
     names_apart,
+    numbers_only,
     tempered,
 )
 
@@ -347,16 +348,6 @@ def weight_within(weight: Weight, weights: Sequence[Weight], number: int) -> Wei
     if isinstance(weight, float | Fraction):
         return lean(as_fraction(weight) * as_fraction(share))
     return Compound("product", (weight, share))
-
-
-def numbers_only(weights: Sequence[Weight]) -> list[Fraction] | None:
-    """Return exact weights; None if a weight changes over time."""
-    numbers = [
-        as_fraction(weight)
-        for weight in weights
-        if isinstance(weight, float | Fraction)
-    ]
-    return numbers if len(numbers) == len(weights) else None
 
 
 def numbered(names: Iterable[str]) -> list[str]:

@@ -71,10 +71,10 @@ class ConcatDataset(MixDataset[T_co]):
         if not datasets:
             raise ConfigError("ConcatDataset: there are no datasets to concatenate")
         self.freeze(counted_alike(datasets), worker_config)
-        for number, (each, _) in enumerate(pairwise(self.inputs)):
-            if each.sized and each.size == INFINITE:
+        for number, (dataset, _) in enumerate(pairwise(self.inputs)):
+            if dataset.sized and dataset.size == INFINITE:
                 raise ConfigError(
-                    f"ConcatDataset: dataset {number} ({type(each).__name__}) never "
+                    f"ConcatDataset: dataset {number} ({type(dataset).__name__}) never "
                     "ends, so "
                     "the ones after it are never reached; pass repeat=False, or cut it "
                     "with "
@@ -318,7 +318,7 @@ class ShuffleDataset(IndexedDataset[T_co]):
     def _order(self) -> ShuffleOrder:
         run = self.max_samples_per_sequence
         if run is None and self.shuffle_buffer_size is not None:
-            lengths = [each.run_length or self.size for each in self.sources]
+            lengths = [source.run_length or self.size for source in self.sources]
             run = max(1, min(lengths))
         return ShuffleOrder(
             self.size, self.key, run, self.shuffle_buffer_size, self.over_epochs

@@ -73,14 +73,14 @@ def by_property(
     datasets = [dataset] if isinstance(dataset, Dataset) else list(dataset)
     if not datasets:
         raise ConfigError("by_property: there are no datasets to mix")
-    for each in datasets:
-        _check_one_by_one(each)
-    sources = [source for each in datasets for source in each.sources]
+    for part in datasets:
+        _check_one_by_one(part)
+    sources = [source for part in datasets for source in part.sources]
     named = selections(sources, by, list(weights), other=other is not None)
     inner = _inside(options)
     parts: dict[str, Dataset[T]] = {}
     for selection in named:
-        restricted = [(_name(each), _restricted(each, selection)) for each in datasets]
+        restricted = [(_name(part), _restricted(part, selection)) for part in datasets]
         filled = [(name, part) for name, part in restricted if part is not None]
         parts[selection.name] = _together(filled, inner)
     part_weights: dict[str, Any] = {
@@ -109,8 +109,8 @@ def _check_one_by_one(dataset: Dataset[Any]) -> None:
             f"and {kinds} "
             f"over them), and give the mix to {type(dataset).__name__}"
         )
-    for each in dataset.inputs:
-        _check_one_by_one(each)
+    for child in dataset.inputs:
+        _check_one_by_one(child)
 
 
 def _restricted(dataset: Dataset[T], selection: Selection) -> Dataset[T] | None:
@@ -122,12 +122,12 @@ def _restricted(dataset: Dataset[T], selection: Selection) -> Dataset[T] | None:
             return cast("Dataset[T]", PropertySource(dataset, selection))
         except EmptyDatasetError:
             return None
-    kept = [
+    parts = [
         part
-        for each in dataset.inputs
-        if (part := _restricted(each, selection)) is not None
+        for child in dataset.inputs
+        if (part := _restricted(child, selection)) is not None
     ]
-    return dataset.with_inputs(kept) if kept else None
+    return dataset.with_inputs(parts) if parts else None
 
 
 def _name(dataset: Dataset[Any]) -> str:
@@ -157,7 +157,9 @@ def _inside(options: Mapping[str, Any]) -> dict[str, Any]:
     Where that ends, or counts something else than samples, it has epochs, in which it
     reads each sample once.
     """
-    inside = {name: each for name, each in options.items() if name not in _OF_THE_WHOLE}
+    inside = {
+        name: value for name, value in options.items() if name not in _OF_THE_WHOLE
+    }
     if (
         not isinstance(inside.get("scheme", ""), str)
         or inside.get("scheme") in WEIGHTLESS

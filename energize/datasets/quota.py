@@ -122,7 +122,7 @@ class QuotaDataset(MixDataset[T_co]):
     @cached_property
     def requested_counts(self) -> Int64Array:
         """The samples of each of `inputs` that the quotas ask for in an epoch."""
-        sizes = [each.size for each in self.inputs]
+        sizes = [dataset.size for dataset in self.inputs]
         return epoch_counts(
             sizes, self.quotas, self.epoch_size, label=self._stream_label
         )
@@ -163,16 +163,18 @@ class QuotaDataset(MixDataset[T_co]):
         more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
         return f"stream {stream} ({', '.join(names[:_NAMED])}{more})"
 
-    def _report(self, asked: Int64Array) -> None:
+    def _report(self, counts: Int64Array) -> None:
         """Say what nobody would expect: quotas that come to nothing, samples that are
         left out.
         """
         for stream, quota in enumerate(self.quotas):
-            if not asked[stream] and (quota.kind is None or getattr(quota, quota.kind)):
+            if not counts[stream] and (
+                quota.kind is None or getattr(quota, quota.kind)
+            ):
                 text = "%s: %s of %s comes to no sample in an epoch of %d"
                 name = type(self).__name__
                 label = self._stream_label(stream)
-                _log.warning(text, name, quota, label, int(asked.sum()))
+                _log.warning(text, name, quota, label, int(counts.sum()))
 
 
 # Device batches of global batches that are composed of several streams.
@@ -259,26 +261,26 @@ class ComposedSamples(QuotaDataset[T_co]):
             del settings["batch_size"]
         return settings
 
-    def _report(self, asked: Int64Array) -> None:
-        super()._report(asked)
-        left = asked - self._counts
+    def _report(self, counts: Int64Array) -> None:
+        super()._report(counts)
+        left = counts - self._counts
         streams = np.flatnonzero(left).tolist()
         if streams:
             named = [
-                f"{left[each]} of {asked[each]} of {self._stream_label(each)}"
-                for each in streams[:_COMPOSED_NAMED]
+                f"{left[stream]} of {counts[stream]} of {self._stream_label(stream)}"
+                for stream in streams[:_COMPOSED_NAMED]
             ]
-            which = (
+            samples = (
                 "the same ones" if self.sampling_method == "fixed" else "others in each"
             )
             text = "%r batches of %d leave %d samples out of every epoch, %s: %s"
             method = self.batching_method
             size = self.global_batch_size
-            _log.warning(text, method, size, left.sum(), which, ", ".join(named))
+            _log.warning(text, method, size, left.sum(), samples, ", ".join(named))
         rare = self.composition.rare[:_COMPOSED_NAMED]
         if rare:
             shown = ", ".join(
-                f"{self._stream_label(each)} ({asked[each]})" for each in rare
+                f"{self._stream_label(stream)} ({counts[stream]})" for stream in rare
             )
             text = (
                 "'stratified' batches of %d hold less than half a sample of some "

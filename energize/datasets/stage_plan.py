@@ -1,9 +1,11 @@
-"""The stages of a training run, and the plan that they make."""
+"""The stages of a training run: their plan, and what they read by it."""
 
 from __future__ import annotations
 
 import logging
+import math
 from bisect import bisect_right
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -11,7 +13,9 @@ from itertools import accumulate
 from typing import Any, Generic, TypeVar, cast
 
 from energize.core.checks import checked_whole, whole_number
-from energize.core.description import described
+from energize.core.description import described, digest
+from energize.data.selection import source_labels
+from energize.data.source import Source
 from energize.errors import (
     ConfigError,
 )
@@ -158,8 +162,8 @@ class StagePlan(Generic[D]):
     def total_items(self) -> int | None:
         """Items up to the end of training; None when there is none."""
         steps = self.stages[-1].steps
-        each = self.stages[-1].items_per_step
-        return None if steps is None else self.first_items[-1] + steps * each
+        items_per_step = self.stages[-1].items_per_step
+        return None if steps is None else self.first_items[-1] + steps * items_per_step
 
     def index_of_item(self, item: int) -> int:
         """Return the index in `stages` of the stage that an item belongs to."""
@@ -300,3 +304,134 @@ def _faults_between(
         yield (
             f"steps {start} to {end} belong to two stages: {ends[0]}, and {starts[0]}"
         )
+
+
+_BATCH = "global_batch_size"
+
+_SOURCES_SHOWN = 20
+
+
+@dataclass(frozen=True, slots=True)
+class SourceShare:
+    """What a stage takes of one source.
+
+    `name`: see `source_names`. `share`: of all samples of the stage, 0 to 1. `samples`:
+    how many; None when the stage does not end. `before`: how many samples of the source
+    earlier stages took. `count`: how many it has.
+    """
+
+    name: str
+    share: float
+    samples: int | None
+    before: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class StageReport:
+    """A stage and the share of each of its sources, as planned; none for stages that
+    are streams.
+
+    `tokens`: steps * global batch size * seq_len, when all three are known. Trainers
+    write a global batch size below 1 for one that they work out themselves.
+    """
+
+    stage: Stage[Any]
+    sources: tuple[SourceShare, ...]
+
+    @property
+    def tokens(self) -> int | None:
+        batch = self.stage.batch.get(_BATCH)
+        factors: list[Any] = [self.stage.steps, batch, self.stage.seq_len]
+        if all(isinstance(factor, int) and factor > 0 for factor in factors):
+            return int(math.prod(factors))
+        return None
+
+
+def source_names(sources: Sequence[Source[Any]]) -> list[str]:
+    """Return a name for each source, as `source_labels` gives them; one for those that
+    differ in their seed alone, which are one thing to people who read what changes.
+
+    >>> from energize import ListSource
+    >>> web, other = ListSource("ab", name="web"), ListSource("abc", name="web")
+    >>> source_names([web, other, web.reseeded(7)])
+    ['web #1', 'web #2', 'web #1']
+    """
+    keys = [digest(source.reseeded(0).describe()) for source in sources]
+    distinct = dict(zip(keys, sources, strict=True))
+    names = dict(zip(distinct, source_labels(list(distinct.values())), strict=True))
+    return [names[key] for key in keys]
+
+
+def plan_lines(reports: Sequence[StageReport]) -> list[str]:
+    """Return the plan as lines of text."""
+    last = reports[-1].stage.end_step
+    until = "without end" if last is None else f"{last:,} steps"
+    lines = [f"data stages: {len(reports)}, {until}"]
+    for number, report in enumerate(reports, 1):
+        stage = report.stage
+        tokens = report.tokens
+        end = (
+            "the end"
+            if stage.steps is None
+            else f"{stage.end_step:,} ({stage.steps:,} steps)"
+        )
+        facts = [f"{stage.name}: steps {stage.start_step:,} -> {end}"]
+        facts += [] if tokens is None else [f"{tokens:,} tokens"]
+        facts += [
+            f"{name} {value}"
+            for name, value in _settings(stage).items()
+            if value != "None"
+        ]
+        lines.append(f"  {number}. {', '.join(facts)}")
+        lines += [
+            f"       {_source_line(source)}"
+            for source in report.sources[:_SOURCES_SHOWN]
+        ]
+        if len(report.sources) > _SOURCES_SHOWN:
+            lines.append(
+                f"       and {len(report.sources) - _SOURCES_SHOWN} more sources"
+            )
+    return lines
+
+
+def _source_line(source: SourceShare) -> str:
+    after = f" after the first {source.before:,}" if source.before else ""
+    line = f"{source.share:.3f} {source.name}"
+    if source.samples is None:
+        return f"{line}{after}"
+    passes = (source.before + source.samples) / max(source.count, 1)
+    return f"{line}: {source.samples:,} samples{after}, {passes:.2f} passes by the end"
+
+
+def _settings(stage: Stage[Any]) -> dict[str, str]:
+    settings = {
+        "seq_len": stage.seq_len,
+        "seed": stage.seed,
+        "items_per_step": stage.items_per_step,
+    }
+    return {name: str(value) for name, value in (settings | dict(stage.batch)).items()}
+
+
+def changes(old: StageReport, new: StageReport) -> list[str]:
+    """Return what is different in `new`: shares of sources, and settings."""
+    lines = []
+    for told, none in (
+        (_shares, "0.000"),
+        (lambda report: _settings(report.stage), "None"),
+    ):
+        before = told(old)
+        after = told(new)
+        for name in before | after:
+            one = before.get(name, none)
+            other = after.get(name, none)
+            if one != other:
+                lines.append(f"{name} {one} -> {other}")
+    return lines
+
+
+def _shares(report: StageReport) -> dict[str, str]:
+    shares: defaultdict[str, float] = defaultdict(float)
+    for source in report.sources:
+        shares[source.name] += source.share
+    return {name: f"{share:.3f}" for name, share in shares.items()}

@@ -28,13 +28,14 @@ from energize.core.stream import (
 from energize.core.trace import consumed
 from energize.data.source import Source
 from energize.datasets.mix import MixDataset, MixOrder
-from energize.datasets.stage_plan import StagePlan, stage_label
-from energize.datasets.stage_report import (
+from energize.datasets.stage_plan import (
     SourceShare,
+    StagePlan,
     StageReport,
     changes,
     plan_lines,
     source_names,
+    stage_label,
 )
 from energize.datasets.transform import counted_alike
 from energize.errors import (
@@ -164,12 +165,12 @@ class StagedDataset(MixDataset[T_co]):
             plan=plan.with_datasets(lambda _: None),
             carry_over=carry_over,
         )
-        for name, each in zip(self.names, self.inputs, strict=True):
-            if each.indexed and cast("IndexedDataset[Any]", each).size == 0:
+        for name, dataset in zip(self.names, self.inputs, strict=True):
+            if dataset.indexed and cast("IndexedDataset[Any]", dataset).size == 0:
                 raise EmptyDatasetError(
                     f"StagedDataset: stage {name!r} has no items to read"
                 )
-            if self.carry_over and not each.indexed:
+            if self.carry_over and not dataset.indexed:
                 raise NotIndexedError(
                     f"StagedDataset: stage {name!r} is a stream, and what a stream "
                     "takes of "
@@ -216,8 +217,8 @@ class StagedDataset(MixDataset[T_co]):
         one.
         """
         return tuple(
-            each if stage.seed is None else each.reseeded(stage.seed)
-            for each, stage in zip(self.inputs, self.plan.stages, strict=True)
+            dataset if stage.seed is None else dataset.reseeded(stage.seed)
+            for dataset, stage in zip(self.inputs, self.plan.stages, strict=True)
         )
 
     @cached_property
@@ -225,7 +226,7 @@ class StagedDataset(MixDataset[T_co]):
         """What is read for each stage, and from which item on."""
         datasets = cast("tuple[IndexedDataset[Any], ...]", self._seeded)
         if not self.carry_over:
-            return [(each, 0) for each in datasets]
+            return [(dataset, 0) for dataset in datasets]
         return _carried_over(datasets, [*np.diff(self.plan.first_items).tolist(), 0])
 
     @cached_property
@@ -243,8 +244,8 @@ class StagedDataset(MixDataset[T_co]):
         """Stages after the one of the last item may be others, and that one may end
         elsewhere.
         """
-        kept = _last_stage(self.plan, n) + 1
-        return _first_stages(saved, kept), _first_stages(now, kept)
+        count = _last_stage(self.plan, n) + 1
+        return _first_stages(saved, count), _first_stages(now, count)
 
     @cached_property
     def report(self) -> tuple[StageReport, ...]:
@@ -353,15 +354,15 @@ def _check_stage(plan: StagePlan[Any], state: State) -> None:
     position = counter_field(state, "position")
     index = state_field(state, _INDEX, int)
     name = state_field(state, _NAME, str)
-    here = _last_stage(plan, position)
-    if (here, plan.stages[here].name) != (index, name):
+    index_now = _last_stage(plan, position)
+    stage = plan.stages[index_now]
+    if (index_now, stage.name) != (index, name):
         raise StateMismatchError(
             f"the saved state was in stage {name!r}, number {index} of its plan "
             "counted from 0, "
             f"when {position} items were read; in this plan the item before belongs to "
             "stage "
-            f"{plan.stages[here].name!r}, number {here}. Stages may be changed only "
-            "after the "
+            f"{stage.name!r}, number {index_now}. Stages may be changed only after the "
             "position of a state"
         )
 
@@ -373,15 +374,15 @@ def _first_stages(tree: dict[str, Any], count: int) -> dict[str, Any]:
     plan = tree.get("plan")
     stages = plan.get("stages") if isinstance(plan, dict) else None
     if not isinstance(stages, list) or not all(
-        isinstance(each, dict) for each in stages
+        isinstance(stage, dict) for stage in stages
     ):
         return tree
-    kept = [dict(each) for each in stages[:count]]
-    for each in kept[-1:]:
-        each["end_step"] = None
+    first = [dict(stage) for stage in stages[:count]]
+    for stage in first[-1:]:
+        stage["end_step"] = None
     inputs = tree.get("inputs")
     shown = inputs[:count] if isinstance(inputs, list) else inputs
-    return {**tree, "plan": {"stages": kept}, "inputs": shown}
+    return {**tree, "plan": {"stages": first}, "inputs": shown}
 
 
 def _carried_over(
@@ -427,9 +428,9 @@ def _unchanged(dataset: Any, n: int) -> Any:
     if reached is None:
         return dataset
     inputs = [
-        _unchanged(each, k) for each, k in zip(dataset.inputs, reached, strict=True)
+        _unchanged(child, k) for child, k in zip(dataset.inputs, reached, strict=True)
     ]
-    changes = tuple(each for each in getattr(dataset, "changes", ()) if each[0] < n)
+    changes = tuple(row for row in getattr(dataset, "changes", ()) if row[0] < n)
     other = {"changes": changes} if hasattr(dataset, "changes") else {}
     return dataset.replace(inputs=tuple(inputs), **other)
 
@@ -440,7 +441,7 @@ def _continued(
     """Return the same description with each part after what was `read` of it."""
     if dataset.inputs and dataset.reached(0) is not None:
         return dataset.with_inputs(
-            [_continued(each, read) for each in dataset.children]
+            [_continued(child, read) for child in dataset.children]
         )
     offset = read.get(_identity(dataset), 0)
     return ContinuedDataset(dataset, 0, offset, afresh=True) if offset else dataset
@@ -453,8 +454,8 @@ def _positions(dataset: IndexedDataset[Any], n: int) -> Counter[str]:
         part = dataset.inputs[0] if type(dataset) is ContinuedDataset else dataset
         return Counter({_identity(part): n})
     total: Counter[str] = Counter()
-    for each, count in zip(dataset.children, reached, strict=True):
-        total.update(_positions(each, count))
+    for child, count in zip(dataset.children, reached, strict=True):
+        total.update(_positions(child, count))
     return total
 
 

@@ -256,8 +256,8 @@ class BatchComposition:
         """Return for each device batch the first sample of its global batch and the
         number of samples there, and the device.
         """
-        which, device = np.divmod(batch, self.devices)
-        start = which * self.global_batch_size
+        batches, device = np.divmod(batch, self.devices)
+        start = batches * self.global_batch_size
         return start, np.minimum(self.size - start, self.global_batch_size), device
 
     def _samples(self, drop_last: bool) -> tuple[int, Int64Array]:
@@ -270,14 +270,14 @@ class BatchComposition:
                 f"{whole}; use one "
                 f"of at most {total}, or larger quotas"
             )
-        kept = total - total % whole if drop_last else total
-        if kept == total:
+        samples = total - total % whole if drop_last else total
+        if samples == total:
             return 1, self.asked
         if (
             self.method == "stratified"
         ):  # the first samples of the whole epoch, so shares hold
-            return 1, make_scheme("exact", self.asked.tolist()).counts(kept)
-        return 1, largest_remainder(self.asked.tolist(), kept)
+            return 1, make_scheme("exact", self.asked.tolist()).counts(samples)
+        return 1, largest_remainder(self.asked.tolist(), samples)
 
     def _of_one_stream(self) -> tuple[int, Int64Array]:
         """Return batches as units, each of one stream: global batches, or as many

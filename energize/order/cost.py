@@ -134,15 +134,15 @@ class CostLine:
         """Return where items `start` to before `stop` have their points: float64,
         ascending.
         """
-        found = [np.zeros(0)]
+        blocks = [np.zeros(0)]
         at = start
         while at < stop:
             number, place = divmod(at, self._items)
             block, rest = divmod(place, self._size)
             points = self._block(number, block)[1][rest : rest + stop - at]
-            found.append(points + self._start(number))
+            blocks.append(points + self._start(number))
             at += len(points)
-        return np.concatenate(found)
+        return np.concatenate(blocks)
 
     def _start(self, number: int) -> float:
         """Return where a pass begins."""
@@ -321,11 +321,13 @@ class CostScheme(WeightedScheme):
         if last is not None:
             _, counts = self._reached(last, last.end, (last.time, last.before))
             time = last.time
-            for each in np.flatnonzero(counts > last.before).tolist():
-                had = int(counts[each])
+            for source in np.flatnonzero(counts > last.before).tolist():
+                had = int(counts[source])
                 time = max(
                     time,
-                    float(last.turns(each, self._lines[each].points(had - 1, had))[0]),
+                    float(
+                        last.turns(source, self._lines[source].points(had - 1, had))[0]
+                    ),
                 )
             due = last.due_at(time)
             pieces = last.ahead or pieces
@@ -354,11 +356,11 @@ class CostScheme(WeightedScheme):
         turns = []
         sources = []
         nths = []
-        for each in np.flatnonzero(after > before).tolist():
-            first = int(before[each])
-            stop = int(after[each])
-            turns.append(segment.turns(each, self._lines[each].points(first, stop)))
-            sources.append(np.full(stop - first, each, dtype=np.int32))
+        for source in np.flatnonzero(after > before).tolist():
+            first = int(before[source])
+            stop = int(after[source])
+            turns.append(segment.turns(source, self._lines[source].points(first, stop)))
+            sources.append(np.full(stop - first, source, dtype=np.int32))
             nths.append(np.arange(first, stop, dtype=np.int64))
         order = np.argsort(np.concatenate(turns), kind="stable")
         return before, np.concatenate(sources)[order], np.concatenate(nths)[order]
@@ -373,7 +375,7 @@ class CostScheme(WeightedScheme):
         """
         drawn = np.flatnonzero(segment.shares).tolist()
         pace = float(
-            sum(segment.shares[each] / self._lines[each].mean for each in drawn)
+            sum(segment.shares[source] / self._lines[source].mean for source in drawn)
         )
         high: _Reached | None = None
         ahead = (slot - int(low[1].sum())) / pace
@@ -382,9 +384,9 @@ class CostScheme(WeightedScheme):
         while int(low[1].sum()) < slot:
             counts = segment.before.copy()
             due = segment.due_at(time)
-            for each in drawn:
-                counts[each] = max(
-                    int(counts[each]), self._lines[each].due(float(due[each]))
+            for source in drawn:
+                counts[source] = max(
+                    int(counts[source]), self._lines[source].due(float(due[source]))
                 )
             if counts.sum() <= slot:
                 low = time, counts
@@ -496,5 +498,5 @@ def _swap(members: Int64Array, prices: Int64Array) -> None:
             return
         one = high[rows], best[rows] // group
         other = low[rows], best[rows] % group
-        for each in (members, held):
-            each[one], each[other] = each[other], each[one]
+        for items in (members, held):
+            items[one], items[other] = items[other], items[one]

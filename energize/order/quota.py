@@ -56,14 +56,14 @@ class Quota:
     choose: int | str | None = None
 
     def __post_init__(self) -> None:
-        given = {f.name: getattr(self, f.name) for f in fields(self)}
-        given = {name: value for name, value in given.items() if value is not None}
-        if len(given) > 1:
-            shown = ", ".join(f"{name}={value!r}" for name, value in given.items())
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        values = {name: value for name, value in values.items() if value is not None}
+        if len(values) > 1:
+            shown = ", ".join(f"{name}={value!r}" for name, value in values.items())
             raise WeightError(
                 f"a stream has one quota, proportion, repeat or choose; got {shown}"
             )
-        for name, value in given.items():
+        for name, value in values.items():
             checked = (
                 _chosen(value)
                 if name == "choose"
@@ -292,16 +292,16 @@ class EpochDraws:
         size = self._samples
         part = self._part
         blocks = np.stack([turn, self._place(turn, nth) // _BLOCK])
-        touched, which = np.unique(blocks, axis=1, return_inverse=True)
+        touched, inverse = np.unique(blocks, axis=1, return_inverse=True)
         for number, (at, block) in enumerate(touched.T.tolist()):
-            rows = np.flatnonzero(which.reshape(-1) == number)
+            rows = np.flatnonzero(inverse.reshape(-1) == number)
             ends = block * _BLOCK, min((block + 1) * _BLOCK, size)
             first, last = (
                 (at + end) * part // size - at * part // size for end in ends
             )
             numbers = np.arange(first, last, dtype=np.int64)
-            taken = np.sort(
+            samples = np.sort(
                 self._scattered(self._place(np.full_like(numbers, at), numbers))
             )
-            out[rows] = taken[nth[rows] - first]
+            out[rows] = samples[nth[rows] - first]
         return out

@@ -27,8 +27,15 @@ from energize.core.description import described
 from energize.core.node import INFINITE
 from energize.core.rng import derive
 from energize.errors import ConfigError, EmptyDatasetError, WeightError
-from energize.order.apportionment import Apportionment, divided
-from energize.order.runs import LAYOUTS_KEPT, Glide, Turns, Windows, rounded_shares
+from energize.order.runs import (
+    LAYOUTS_KEPT,
+    Apportionment,
+    Glide,
+    Turns,
+    Windows,
+    divided,
+    rounded_shares,
+)
 from energize.order.scheme import FARTHEST, Scheme, first_where
 from energize.order.weights import (
     Era,
@@ -222,9 +229,11 @@ class WeightedScheme(ABC):
 
         Raises `KeyError`, `TypeError` or `ValueError` for what was not told so.
         """
-        told = [(0, weights), *changes]
-        given = tuple((at, tuple(map(weight_as_described, w))) for at, w in told)
-        return type(self)(self.names, given, self._settings)
+        described_eras = [(0, weights), *changes]
+        eras = tuple(
+            (at, tuple(map(weight_as_described, w))) for at, w in described_eras
+        )
+        return type(self)(self.names, eras, self._settings)
 
     def _until(self, slot: int) -> tuple[Any, ...]:
         """Return segments that are known, up to a slot, which nothing from there on
@@ -397,10 +406,10 @@ class MixingScheme(WeightedScheme):
         return self._with(self._until(slot), _gone=(*self._gone, (slot, source)))
 
     def _until(self, slot: int) -> tuple[Segment, ...]:
-        kept = [each for each in self._segments if each.start < slot]
-        if kept:
-            kept[-1] = replace(kept[-1], end=min(kept[-1].end, slot))
-        return tuple(kept)
+        segments = [segment for segment in self._segments if segment.start < slot]
+        if segments:
+            segments[-1] = replace(segments[-1], end=min(segments[-1].end, slot))
+        return tuple(segments)
 
     def _era(self, slot: int, weights: Sequence[Weight]) -> Era:
         if self._name in WEIGHTLESS:
@@ -408,7 +417,7 @@ class MixingScheme(WeightedScheme):
                 raise ConfigError(
                     f"the scheme {self._name!r} takes no notice of weights; use 'even'"
                 )
-            era = Era(slot, [float(ever_positive(each)) for each in weights])
+            era = Era(slot, [float(ever_positive(weight)) for weight in weights])
             era.given = tuple(weights)
             return era
         return Era(slot, weights, self._window if self._name == "block" else 1)
@@ -444,10 +453,10 @@ class MixingScheme(WeightedScheme):
             whole = Apportionment(weights[members], key=key, owed=mine)
             run = self._arranged(whole, start, len(members), None)
         # Cut last: nothing before the cut may depend on it.
-        found = self._closed(
+        segment = self._closed(
             MixingSegment(start, end, before, members, run, dues, owed), left
         )
-        return replace(found, end=min(found.end, cut))
+        return replace(segment, end=min(segment.end, cut))
 
     def _rounding(self, start: int) -> int | None:
         """Return the key by which `even` draws where others round."""

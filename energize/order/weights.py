@@ -52,10 +52,10 @@ def names_apart(expected: Iterable[str], found: Iterable[str]) -> str:
     same.
     """
     wanted = list(expected)
-    given = list(found)
-    missing = [name for name in wanted if name not in given]
+    listed = list(found)
+    missing = [name for name in wanted if name not in listed]
     extra = [
-        f"{name!r}{nearest(name, missing)}" for name in given if name not in wanted
+        f"{name!r}{nearest(name, missing)}" for name in listed if name not in wanted
     ]
     parts = [f"missing {', '.join(map(repr, missing))}"] if missing else []
     return "; ".join([*parts, *([f"unknown {', '.join(extra)}"] if extra else [])])
@@ -87,17 +87,17 @@ class Schedule:
     slots_per_step: int = 1
 
     def __post_init__(self) -> None:
-        given = list(self.points) if isinstance(self.points, Iterable) else [None]
-        for pair in given:
+        listed = list(self.points) if isinstance(self.points, Iterable) else [None]
+        for pair in listed:
             if not isinstance(pair, tuple | list) or len(pair) != 2:
                 raise ConfigError(
                     f"Schedule: points are pairs (step, value); got {pair!r}"
                 )
         checked_choice(self.interpolation, "interpolation", INTERPOLATIONS, "Schedule")
-        steps = _checked_steps([step for step, _ in given], "Schedule")
+        steps = _checked_steps([step for step, _ in listed], "Schedule")
         points = tuple(
             (step, checked_weight(value, f"Schedule: the point at step {step}"))
-            for step, (_, value) in zip(steps, given, strict=True)
+            for step, (_, value) in zip(steps, listed, strict=True)
         )
         slots = checked_whole(self.slots_per_step, "Schedule: slots_per_step", 1)
         object.__setattr__(self, "points", points)
@@ -115,15 +115,15 @@ class Schedule:
         """Return the weight at each slot, which need not be a whole number."""
         steps = np.array(self.slots, dtype=np.float64)
         values = np.array([value for _, value in self.points])
-        now = np.clip(np.searchsorted(steps, slots, side="right") - 1, 0, None)
+        point = np.clip(np.searchsorted(steps, slots, side="right") - 1, 0, None)
         if self.interpolation == "step":
-            return values[now]
-        then = np.minimum(now + 1, len(steps) - 1)
-        length = np.where(then > now, steps[then] - steps[now], 1.0)
-        way = np.clip((slots - steps[now]) / length, 0.0, 1.0)
+            return values[point]
+        then = np.minimum(point + 1, len(steps) - 1)
+        length = np.where(then > point, steps[then] - steps[point], 1.0)
+        way = np.clip((slots - steps[point]) / length, 0.0, 1.0)
         if self.interpolation == "cosine":
             way = (1 - np.cos(np.pi * way)) / 2
-        return np.asarray(values[now] + way * (values[then] - values[now]))
+        return np.asarray(values[point] + way * (values[then] - values[point]))
 
     @property
     def slots(self) -> list[int]:
@@ -151,8 +151,8 @@ class WeightSchedulePoint:
             )
         named = self.weights.items()
         checked = {
-            name: checked_weight(each, f"{where}, source {name!r}")
-            for name, each in named
+            name: checked_weight(weight, f"{where}, source {name!r}")
+            for name, weight in named
         }
         total = math.fsum(checked.values())
         if total == 0:
@@ -193,7 +193,7 @@ class WeightScheduler:
     def __post_init__(self) -> None:
         points = tuple(self.schedule) if isinstance(self.schedule, Iterable) else ()
         if not points or not all(
-            isinstance(each, WeightSchedulePoint) for each in points
+            isinstance(point, WeightSchedulePoint) for point in points
         ):
             raise ConfigError(
                 "WeightScheduler: schedule is a list of WeightSchedulePoint(step, "
@@ -223,7 +223,8 @@ class WeightScheduler:
         """
         with raised_as("WeightScheduler", "Schedule"):
             weights = {
-                name: each.value(step) for name, each in self.schedules().items()
+                name: schedule.value(step)
+                for name, schedule in self.schedules().items()
             }
         glides = self.interpolation != "step"
         if glides and self.schedule[0].step < step < self.schedule[-1].step:
@@ -236,15 +237,15 @@ class WeightScheduler:
         options = self.interpolation, self.slots_per_step
         return {
             name: Schedule(
-                [(each.step, each.weights[name]) for each in self.schedule], *options
+                [(point.step, point.weights[name]) for point in self.schedule], *options
             )
             for name in self.dataset_names
         }
 
 
-def _checked_steps(given: Sequence[object], owner: str) -> list[int]:
+def _checked_steps(listed: Sequence[object], owner: str) -> list[int]:
     """Return the steps of points as ints: in order, none twice."""
-    steps = [checked_whole(step, f"{owner}: the step of a point", 0) for step in given]
+    steps = [checked_whole(step, f"{owner}: the step of a point", 0) for step in listed]
     if not steps or any(before >= after for before, after in pairwise(steps)):
         raise ConfigError(
             f"{owner}: points are in order of their steps, one at least; got {steps}"
@@ -372,7 +373,7 @@ def tempered(weights: Sequence[float | Fraction], temperature: float) -> list[fl
         )
     raised = [(w / most) ** temperature if w > 0 else 0.0 for w in map(float, weights)]
     total = math.fsum(raised)
-    return [each / total for each in raised]
+    return [power / total for power in raised]
 
 
 Limits = float | Sequence[float | None] | None
@@ -505,7 +506,7 @@ def named_weights(
             "weights are a list of numbers, or numbers by name; got "
             f"{reprlib.repr(given)}"
         ) from None
-    checked = tuple(given_weight(each, f"weight {which!r}") for which, each in listed)
+    checked = tuple(given_weight(weight, f"weight {name!r}") for name, weight in listed)
     return tuple(weights) if named else None, checked
 
 
@@ -551,6 +552,16 @@ def ever_positive(weight: Weight) -> bool:
     if weight.kind == "share":
         return ever_positive(weight.parts[weight.number])
     return (all if weight.kind == "product" else any)(map(ever_positive, weight.parts))
+
+
+def numbers_only(weights: Sequence[Weight]) -> list[Fraction] | None:
+    """Return exact weights; None if a weight changes over time."""
+    numbers = [
+        as_fraction(weight)
+        for weight in weights
+        if isinstance(weight, float | Fraction)
+    ]
+    return numbers if len(numbers) == len(weights) else None
 
 
 def weights_at(
@@ -623,21 +634,23 @@ class Era:
         self.given = self.weights
         self.drawn = np.array(list(map(ever_positive, self.weights)), dtype=np.bool_)
         schedules = list(schedules_in(self.weights))
-        self.points = sorted({slot for each in schedules for slot in each.slots})
+        self.points = sorted(
+            {slot for schedule in schedules for slot in schedule.slots}
+        )
         if self.points and self.points[-1] > _LAST_POINT:
             raise ConfigError(
                 f"a schedule has a point at slot {self.points[-1]}; the last may be "
                 f"{_LAST_POINT}"
             )
-        gliding = [each for each in schedules if each.interpolation != "step"]
-        self._ways = {(each.slots[0], each.slots[-1]) for each in gliding}
+        gliding = [
+            schedule for schedule in schedules if schedule.interpolation != "step"
+        ]
+        self._ways = {(schedule.slots[0], schedule.slots[-1]) for schedule in gliding}
         acting = _acting_points(schedules, block)
         self._acting = sorted(slot for slot in acting if slot > start)
-        numbers = [each for each in self.weights if isinstance(each, float | Fraction)]
-        self._fixed = None
-        if len(numbers) == len(self.weights):
-            self._fixed = bounded_weights(numbers)
-        else:
+        numbers = numbers_only(self.weights)
+        self._fixed = None if numbers is None else bounded_weights(numbers)
+        if numbers is None:
             self._check_never_all_zero()
 
     def describe(self) -> list[Any]:
@@ -672,14 +685,14 @@ class Era:
         """
         if self._fixed is not None:
             return self._fixed
-        there = weights_at(self.weights, [slot], self._block)[0].tolist()
-        return bounded_weights(there) if any(there) else self.drawn.astype(np.int64)
+        weights = weights_at(self.weights, [slot], self._block)[0].tolist()
+        return bounded_weights(weights) if any(weights) else self.drawn.astype(np.int64)
 
     def gliding(self, slot: int, sources: Int64Array) -> tuple[Int64Array, FloatArray]:
         """Return the edges of pieces from `slot` to the next point, counted from
         `slot`, and the mean shares of some sources (columns) in each piece (rows).
         """
-        weights = [self.weights[each] for each in sources.tolist()]
+        weights = [self.weights[source] for source in sources.tolist()]
         edges = glide_edges(self.next_point(slot) - slot, len(sources))
         starts = edges[:-1].astype(np.float64)
         lengths = np.diff(edges)
