@@ -25,6 +25,7 @@ from PIL import Image
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 from energize import Loader, ProcessorTaskEncoder, get_loader, get_train_dataset
+from energize.integrations.transformers import LoaderTrainer
 
 COLOURS = {"red": (220, 20, 20), "green": (20, 220, 20), "blue": (20, 20, 220)}
 STEPS = 20
@@ -105,29 +106,6 @@ def small_model(processor: Any) -> Any:
     return transformers.LlavaForConditionalGeneration(config)
 
 
-class LoaderState(transformers.TrainerCallback):
-    """Keeps the loader's state with every checkpoint of the Trainer, and every loss."""
-
-    def __init__(self, loader: Loader[Any]) -> None:
-        self.loader = loader
-
-    def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        saved = json.dumps(self.loader.state_dict())
-        if args.should_save:
-            Path(
-                args.output_dir, f"checkpoint-{state.global_step}", "loader.json"
-            ).write_text(saved)
-
-
-class Trainer(transformers.Trainer):
-    """A Trainer that reads a loader as it is."""
-
-    loader: Loader[Any]
-
-    def get_train_dataloader(self) -> Loader[Any]:  # type: ignore[override]
-        return self.loader
-
-
 def with_trainer(out: Path, model: Any, loader: Loader[Any], steps: int) -> list[float]:
     """Train up to `steps`, from the last checkpoint on; return the losses of all
     steps.
@@ -139,7 +117,6 @@ def with_trainer(out: Path, model: Any, loader: Loader[Any], steps: int) -> list
         logging_steps=1,
         learning_rate=0.02,
         lr_scheduler_type="constant",
-        ignore_data_skip=True,
         use_cpu=True,
         report_to=[],
         disable_tqdm=True,
@@ -150,9 +127,7 @@ def with_trainer(out: Path, model: Any, loader: Loader[Any], steps: int) -> list
     # Weights have other names in the files than in the model, which the Trainer reads.
     if last:
         model = type(model).from_pretrained(last)
-        loader.load_state_dict(json.loads(Path(last, "loader.json").read_text()))
-    trainer = Trainer(model, options, callbacks=[LoaderState(loader)])
-    trainer.loader = loader
+    trainer = LoaderTrainer(model, options, train_loader=loader)
     trainer.train(resume_from_checkpoint=last)
     return [each["loss"] for each in trainer.state.log_history if "loss" in each]
 

@@ -17,7 +17,6 @@ import numpy as np
 import torch.utils.data
 
 from energize.compat.multiplexing import EpochEnd, LegacyDraws, MultiplexedDataset
-from energize.compat.torch_data import SharedTable
 from energize.core.checks import checked_choice, checked_whole
 from energize.core.costs import ItemCost
 from energize.core.dataset import Dataset
@@ -27,10 +26,11 @@ from energize.core.lazy import is_instance_of
 from energize.core.reader import DatasetReader
 from energize.core.rng import derive
 from energize.core.stream import State
-from energize.core.trainers import LOADERS
 from energize.core.validation import short
 from energize.data.memory import as_dataset
 from energize.errors import ConfigError, WeightError
+from energize.integrations.torch_data import SharedTable
+from energize.loader.loader import open_loaders
 from energize.loader.state import packed_state, unpacked_state
 from energize.order import Scheme, make_scheme
 from energize.order.weights import checked_weight, names_apart
@@ -597,7 +597,7 @@ def _lanes_of(dataset: Dataset[Any]) -> list[State]:
     it.
     """
     found = []
-    for loader in LOADERS:
+    for loader in open_loaders:
         place = loader._next_place() if loader._run.given is dataset else None
         for state in filter(None, () if place is None else place.cursors.values()):
             mix = state["input"].get("input", state["input"])

@@ -15,7 +15,6 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
-from energize.compat.torch_data import Place, SharedPlace
 from energize.core.checks import checked_choice, checked_whole, raised_as
 from energize.core.dataset import IndexedDataset, PassingDataset
 from energize.core.failures import Failed, FailurePolicy
@@ -34,6 +33,7 @@ from energize.datasets.order import ConcatDataset
 from energize.datasets.quota import ComposedDataset, ComposedSamples
 from energize.datasets.transform import MapDataset
 from energize.errors import ConfigError, DatasetError, DatasetNotFoundError, StateError
+from energize.integrations.torch_data import Place, SharedPlace
 from energize.loader.failures import FailureLog
 from energize.loader.state import packed_state, unpacked_state
 from energize.order.quota import Quota

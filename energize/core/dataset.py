@@ -25,7 +25,7 @@ from energize.core.arrays import Int64Array
 from energize.core.config import Config, config_of, fingerprint_of
 from energize.core.description import Description, label_of
 from energize.core.failures import Failed
-from energize.core.lanes import SINGLE_LANE, Lane
+from energize.core.lanes import SINGLE_LANE, Lane, log_whole_reading
 from energize.core.node import (
     INFINITE,
     LAST_START,
@@ -57,7 +57,6 @@ from energize.core.trace import (
     read_items,
     refs_of,
 )
-from energize.core.trainers import check_collated, check_iterated
 from energize.errors import ConfigError, EmptyDatasetError, NotIndexedError
 
 T = TypeVar("T")
@@ -164,7 +163,7 @@ class Dataset(Description, ABC, Generic[T_co]):
         return tree.pass_length(self)
 
     def __iter__(self) -> Iterator[T_co]:
-        check_iterated(self)
+        log_whole_reading(type(self).__name__)
         return self.open()
 
     def __getattr__(self, name: str) -> Any:
@@ -347,12 +346,6 @@ class IndexedDataset(Dataset[T_co]):
             )
         at = np.array([position], dtype=np.int64)
         return read_items(self, at, _READING)[0]
-
-    def __getitems__(self, positions: Sequence[int]) -> list[T_co]:
-        """Return the items that a `DataLoader` of torch makes a batch of."""
-        items = [self[position] for position in positions]
-        check_collated(self, items)
-        return items
 
     def at(
         self, positions: npt.ArrayLike, reading: ReadContext = _READING

@@ -4,15 +4,17 @@ deliver.
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import weakref
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 from energize.core.checks import checked_whole
-from energize.core.ignored import accepted
+from energize.core.ignored import accepted, is_said, said_once
 from energize.errors import ConfigError
 
 
@@ -125,6 +127,21 @@ def speaks() -> bool:
         return not current_ranks().rank
     except ConfigError:  # told when a loop begins, unless its ranks are given
         return True
+
+
+def log_whole_reading(name: str) -> None:
+    """Log once that each of several ranks reads all of a dataset of this class."""
+    if is_said(name, "ranks"):
+        return
+    with suppress(ConfigError):  # raised when a loader begins
+        world_size = current_ranks().world_size
+        if world_size > 1:
+            text = (
+                f"`for` over a dataset reads all of it on each of {world_size} ranks, "
+                "and no checkpoint has the position. Training loops take "
+                "get_loader(dataset)"
+            )
+            said_once(name, "ranks", text, logging.WARNING)
 
 
 def _world() -> Any:

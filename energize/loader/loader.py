@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import astuple, fields, replace
 from functools import cached_property
+from multiprocessing.context import get_spawning_popen
 from threading import RLock
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
@@ -29,7 +30,6 @@ from energize.core.restoring import has_place, restore_sample, with_key
 from energize.core.stores import activate
 from energize.core.stream import State
 from energize.core.trace import ReadContext
-from energize.core.trainers import LOADERS, NO_DATASET, Caller, caller, kept, standing
 from energize.errors import (
     ConfigError,
     EmptyDatasetError,
@@ -46,6 +46,7 @@ from energize.loader.failures import (
 )
 from energize.loader.feed import Feed, RankContext, open_feed
 from energize.loader.following import Follower, WeightsFile
+from energize.loader.hints import log_missing_adapter
 from energize.loader.live import LiveRun
 from energize.loader.pool import WorkerPool
 from energize.loader.position import RunPosition, StreamPosition, items_of
@@ -79,8 +80,32 @@ _log = logging.getLogger("energize")
 
 _OF_DATALOADERS = ("sampler", "batch_sampler", "collate_fn")
 
+_NOT_A_DATASET = (
+    "a Loader is not a dataset, so a DataLoader cannot read it. Iterate over the "
+    "loader. For the Trainer of transformers use LoaderTrainer of "
+    "energize.integrations.transformers"
+)
+
+_PICKLED = (
+    "a loader that has started cannot be pickled: the copy would not follow this "
+    "loader. Save loader.state_dict(). In torch.distributed.checkpoint put the loader "
+    "at the top of the dict, or CheckpointedLoaders of "
+    "energize.integrations.checkpoint"
+)
+
+_MOST_UNCONFIRMED = 16
+"""Items that may be delivered before the first of them is confirmed."""
+
+_UNCONFIRMED = (
+    f"none of the last {_MOST_UNCONFIRMED} items was confirmed, and this loader "
+    "requires it (require_confirmation). Call confirm() after each step"
+)
+
+open_loaders: weakref.WeakSet[Any] = weakref.WeakSet()
+"""The loaders of this process that `get_loader` returned."""
+
 _NOT_COPIED = (
-    *("_feed", "_iterator", "_ranks", "_before", "_keyed", "_pool", "_list", "_watch"),
+    *("_feed", "_iterator", "_ranks", "_keyed", "_pool", "_list", "_watch"),
     "_loss_file",
 )
 """What a copy of a loader in another process begins without."""
@@ -153,7 +178,9 @@ class Loader(Generic[T]):
         self._watched: WeightsFile | None = None
         self._owner = os.getpid()
         self._copies: dict[tuple[int, int], Any] = {}
-        self._before: RunPosition | None = None
+        self._unconfirmed: deque[RunPosition] | None = None
+        self._loop_left = False
+        self._hinted = False
         self._key: tuple[Any, ...] | None = None
         self._keyed: Feed[T] | None = None
         self._pool: WorkerPool | None = None
@@ -162,7 +189,7 @@ class Loader(Generic[T]):
         self._replaced = 0
         self._given_at: float | None = None
         self._waiting = Waiting()
-        self._made: deque[tuple[Made, Marks]] = deque(maxlen=2)
+        self._made: deque[tuple[Made, Marks]] = deque(maxlen=1)
         self._loss_file: LineWriter | None = None
         self._warned: set[str] = set()
 
@@ -176,17 +203,17 @@ class Loader(Generic[T]):
         ):  # what is left of an import that it breaks off ends in C
             _ = torch.Tensor
         ranks = self.worker_config.ranks()
-        begun = (self._feed or self._resume) is not None
-        asking = caller(loaded=self._loaded, begun=begun)
-        if (
-            self._before is not None
-        ):  # what was asked for ahead, in a loop that was left
-            self._let_go()
+        if not self._hinted:
+            self._hinted = True
+            if not self._settings.apart:
+                log_missing_adapter(self, ranks.world_size)
+        if self._loop_left:
+            self.discard_unconfirmed()
         anew = not (self._loaded or self._goes_on)
         role = self._settings.role if self._goes_on else self.role
-        rewinds = asking.begins_anew or role == "eval"
-        if rewinds and not (self._loaded and self._run.within_loop(self._place())):
-            self.rewind()
+        rewinds = role == "eval"
+        if rewinds and not (self._loaded and self._run.within_loop(self._next_place())):
+            self._move_to(None)
         feed = None if self._stale or ranks != self._ranks else self._feed
         if feed is None or not feed.steps.begin_loop(anew=anew):
             self._let_go()
@@ -194,7 +221,8 @@ class Loader(Generic[T]):
                 self._resume = self._run.beginning_loop(self._resume)
         agreement = self._agreement(ranks)
         if agreement is not None:
-            place = self._place() if self._feed is None else self._feed.steps.reached
+            feed = self._feed
+            place = self._next_place() if feed is None else feed.steps.reached
             self._run.check_alike(place, ranks, agreement, loaded=self._loaded)
         if self._feed is None:
             self._ranks = ranks
@@ -203,7 +231,7 @@ class Loader(Generic[T]):
         self._given_at = (
             None  # what the program did between two loops is no time of theirs
         )
-        return _Delivery(self._deliver(token, asking, rewinds), token)
+        return _Delivery(self._deliver(token, rewinds), token)
 
     def __next__(self) -> T:
         raise LoaderError(
@@ -219,12 +247,30 @@ class Loader(Generic[T]):
         return self._run.steps(self.worker_config.ranks())
 
     def __getitem__(self, position: Any) -> T:
-        raise LoaderError(NO_DATASET)
+        raise LoaderError(_NOT_A_DATASET)
 
     @property
     def role(self) -> Role:
         """The role that `get_loader` got, else that of the dataset, else "train"."""
         return self._settings.role or self._run.given.role or "train"
+
+    @property
+    def has_started(self) -> bool:
+        """Whether it was iterated over, or a state was loaded."""
+        return self._feed is not None or self._resume is not None
+
+    @property
+    def requires_confirmation(self) -> bool:
+        """Whether the state counts confirmed items; see `require_confirmation`."""
+        return self._unconfirmed is not None
+
+    @property
+    def at_loop_end(self) -> bool:
+        """Whether the last delivered item is known to be the last of its loop.
+
+        False for a stream of unknown length: its end is known after the last item.
+        """
+        return self._feed is not None and self._feed.loop_ended
 
     @property
     def accumulation_steps(self) -> int:
@@ -308,8 +354,8 @@ class Loader(Generic[T]):
 
     def state_dict(self) -> State:
         """Return the state after the last delivered item, whatever has been read ahead:
-        plain data, small. What Lightning has taken ahead of its training, and not
-        trained on, is not counted.
+        plain data, small. After `require_confirmation`, the state after the last
+        confirmed item.
 
         It is the same on all ranks that have made the same number of steps, so one rank
         saves it and any number of ranks and workers resumes from it. The size does not
@@ -346,6 +392,7 @@ class Loader(Generic[T]):
         )
         run, place = self._run.resumed(cursor)
         self._move_to(place)
+        self._forget_unconfirmed()
         self._run = run
         self.dataset = run.dataset
         self._loaded = True
@@ -503,19 +550,21 @@ class Loader(Generic[T]):
         """
         book = self._opened_book()
         ranks = self._ranks_now()
-        ahead = self._before is not None  # the last one is not trained on yet
-        if len(self._made) <= ahead:
+        # The loop works on the first unconfirmed item.
+        unconfirmed = [*(self._unconfirmed or ())]
+        if not self._made or len(self._made) < len(unconfirmed):
             raise LoaderError("record_losses: no item has been delivered yet")
-        made, marks = self._made[-1 - ahead]
+        made, marks = self._made[-max(len(unconfirmed), 1)]
         if marks.is_padding:
             return
         if step is None:
-            place = (
-                self._before
-                if ahead or self._feed is None
-                else self._feed.steps.reached
-            )
-            step = self._step_after(self._place() if place is None else place) - 1
+            if len(unconfirmed) > 1:
+                after = unconfirmed[1]
+            elif self._feed is None:
+                after = self._place()
+            else:
+                after = self._feed.steps.reached
+            step = self._step_after(after) - 1
         told = book.record(made, step, ranks.rank, losses, marks.slots)
         path = self._settings.losses
         if path is not None:
@@ -611,6 +660,61 @@ class Loader(Generic[T]):
     def rewind(self) -> None:
         """Start at the first item of the first epoch at the next `iter()`."""
         self._move_to(None)
+        self._forget_unconfirmed()
+
+    def require_confirmation(self) -> None:
+        """Count an item in the state when it is confirmed, not when it is delivered.
+
+        For loops that fetch items ahead of the step that uses them. A loop that was
+        left delivers unconfirmed items again.
+
+        Example:
+            >>> from energize import ListSource, get_loader
+            >>> loader = get_loader(ListSource("abc"))
+            >>> loader.require_confirmation()
+            >>> items = iter(loader)
+            >>> next(items), next(items), loader.confirm()
+            ('a', 'b', None)
+            >>> list(loader)
+            ['b', 'c', 'a']
+        """
+        if self._unconfirmed is None:
+            self._unconfirmed = deque()
+            self._made = deque(self._made, maxlen=_MOST_UNCONFIRMED)
+
+    def confirm(self) -> None:
+        """Count the oldest item that is not confirmed; without one, do nothing.
+
+        Raises:
+            LoaderError: If the loader does not require confirmation.
+        """
+        if self._unconfirmed is None:
+            raise LoaderError(
+                "confirm: this loader counts items when it delivers them. Call "
+                "require_confirmation() first"
+            )
+        if self._unconfirmed:
+            self._unconfirmed.popleft()
+            self._loaded = False
+
+    def discard_unconfirmed(self) -> None:
+        """Return to the first unconfirmed item, which the next `iter()` delivers."""
+        self._loop_left = False
+        if not self._unconfirmed:
+            return
+        first = self._unconfirmed[0]
+        count = len(self._unconfirmed)
+        self._let_go()
+        self._resume = first
+        self._unconfirmed.clear()
+        for _ in range(min(count, len(self._made))):
+            _, marks = self._made.pop()
+            if self._book is not None:
+                self._book.take_back(is_padding=marks.is_padding)
+
+    def _forget_unconfirmed(self) -> None:
+        if self._unconfirmed is not None:
+            self._unconfirmed.clear()
 
     def close(self) -> None:
         """End the worker processes. The position stays; a later `iter()` starts new
@@ -659,7 +763,8 @@ class Loader(Generic[T]):
         state = {
             **self.__dict__,
             **dict.fromkeys(_NOT_COPIED),
-            "_resume": self._resume if self._feed is None else self._place(),
+            "_resume": self._place() if self.has_started else None,
+            "_unconfirmed": None if self._unconfirmed is None else deque(),
             "_key": self.restore_key,
             "_copies": {},
             "_marks": UNMARKED,
@@ -669,11 +774,13 @@ class Loader(Generic[T]):
         return state
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        return kept(self) or super().__reduce_ex__(protocol)
+        if self.has_started and get_spawning_popen() is None:
+            raise StateError(_PICKLED)
+        return super().__reduce_ex__(protocol)
 
     def _place(self) -> RunPosition:
-        """Return where this rank stands."""
-        return self._next_place() if self._before is None else self._before
+        """Return the position of this rank that states have."""
+        return self._unconfirmed[0] if self._unconfirmed else self._next_place()
 
     def _next_place(self) -> RunPosition:
         """Return where the next item comes from: after the last one given, whatever the
@@ -681,9 +788,7 @@ class Loader(Generic[T]):
         """
         if self._feed is not None:
             return self._feed.state()
-        if self._resume is None:
-            self._resume = self._run.start()
-        return self._resume
+        return self._run.start() if self._resume is None else self._resume
 
     def _ranks_now(self) -> Ranks:
         running = self._ranks if self._feed is not None else None
@@ -700,7 +805,7 @@ class Loader(Generic[T]):
         """Begin to read where this rank stands."""
         settings = self._settings
         agreement = self._agreement(ranks)
-        place = self._place()
+        place = self._next_place()
         path = settings.failures.quarantine
         workers = self.worker_config.num_workers
         if path is not None and self._list is None:
@@ -742,20 +847,21 @@ class Loader(Generic[T]):
             self._pool.close()
             self._pool = None
 
-    def _deliver(self, token: object, asking: Caller, rewinds: bool) -> Iterator[T]:
+    def _deliver(self, token: object, rewinds: bool) -> Iterator[T]:
         pinned: Any = torch.utils.data._utils.pin_memory.pin_memory
         pin = self._settings.pin_memory is not False and torch.cuda.is_available()
         watch = self._watch
         pool = self._settings.cache_pool
-        told = standing(0 if self._settings.apart else self._ranks_now().world_size)
         given = False
         empty_epochs = 0
         while True:
-            if told is not None:
-                told.check()
             feed = self._current(token)
-            ahead = asking.takes_ahead
-            self._before = feed.state() if ahead else None
+            unconfirmed = self._unconfirmed
+            position = None
+            if unconfirmed is not None:
+                if len(unconfirmed) >= _MOST_UNCONFIRMED:
+                    raise LoaderError(_UNCONFIRMED)
+                position = feed.state()
             asked_at = time.perf_counter()
             try:
                 item = (
@@ -764,7 +870,6 @@ class Loader(Generic[T]):
                     else self._read(feed, watch, pool, asked_at)
                 )
             except StopIteration:
-                self._before = None
                 self._failures.conclude()
                 # Only by reading on does a stream learn that the item before a resume,
                 # or before this loop, was its epoch's last. One that is apart leaves it
@@ -772,6 +877,7 @@ class Loader(Generic[T]):
                 if not feed.steps.continues and (
                     given or self._settings.apart or not feed.steps.may_be_over
                 ):
+                    self._loop_left = False
                     return
                 empty_epochs += not feed.steps.continues
                 if empty_epochs > 1:
@@ -782,13 +888,14 @@ class Loader(Generic[T]):
                     ) from None
                 self._read_anew(first=rewinds and not feed.steps.continues)
             except BaseException:
-                self._before = None
                 self._let_go()
                 raise
             else:
-                self._loaded = (
-                    self._loaded and ahead and not given
-                )  # its first is not trained on
+                if unconfirmed is None or position is None:
+                    self._loaded = False
+                else:
+                    unconfirmed.append(position)
+                    self._loop_left = True
                 given = True
                 self._keyed = feed
                 self._marks = feed.marks
@@ -796,8 +903,6 @@ class Loader(Generic[T]):
                 self._count(feed, item, asked_at)
                 if has_place(item):
                     item = with_key(item, feed.restore_key)
-                if told is not None:
-                    told.give(item, feed, self._agreement)
                 yield pinned(item) if pin else item
 
     def _current(self, token: object) -> Feed[T]:
@@ -862,11 +967,9 @@ class Loader(Generic[T]):
             if keyed is not None:
                 self._key = keyed.restore_key
             if self._feed is not None:
-                self._resume = self._place()
-                if self._before is not None and self._book is not None:
-                    self._book.take_back()
+                self._resume = self._next_place()
                 self._feed.close()
-            self._before = self._feed = self._iterator = None
+            self._feed = self._iterator = None
             self._stale = False
             self._marks = UNMARKED
 
@@ -897,14 +1000,11 @@ class Loader(Generic[T]):
         the first.
         """
         token = self._iterator
-        before = self._before
-        self._before = None
         self._let_go()
         if first:
             self._move_to(None)
         self._feed = self._open(self._ranks or self.worker_config.ranks())
         self._iterator = token
-        self._before = before
 
     def _move_to(self, place: RunPosition | None) -> None:
         """Go on at another place, the first if it is None, where the ledger begins
@@ -999,7 +1099,7 @@ class SavableDataLoader(Loader[T]):
             config = config.with_workers(num_workers)
         policy = checked_failures(failures, on_error)
         super().__init__(dataset, config, checked_settings(failures=policy, **known))
-        LOADERS.add(self)
+        open_loaders.add(self)
 
     def can_restore_sample(self) -> bool:
         """Return True: every delivered item can be restored, of any dataset."""

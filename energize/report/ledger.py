@@ -227,10 +227,10 @@ class Book:
             self._waiting.append(_Note(made, _weights_of(item), costs, marks.slots))
             return due
 
-    def take_back(self) -> None:
-        """The last item does not count: it will be delivered again."""
+    def take_back(self, *, is_padding: bool) -> None:
+        """Remove the last item from the counts, as it will be delivered again."""
         with self._lock:
-            if self._padded:
+            if is_padding:
                 self._totals[PADDING] -= 1
             elif self._waiting:
                 self._waiting.pop()

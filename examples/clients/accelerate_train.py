@@ -21,6 +21,7 @@ from energize import (
     WorkerConfig,
     get_loader,
 )
+from energize.integrations.accelerate import AccelerateLoader
 from examples.clients.common import (
     BATCH_SIZE,
     Numbers,
@@ -76,10 +77,9 @@ class Run:
         all ranks.
         """
         trained: list[list[int]] = []
-        for batch in self.loader:
+        for batch in AccelerateLoader(self.loader, self.accelerator):
             with self.accelerator.accumulate(self.model):
-                here = batch.to(self.accelerator.device)
-                self.accelerator.backward(loss_of(self.model, here))
+                self.accelerator.backward(loss_of(self.model, batch))
                 self.optimizer.step()
                 self.optimizer.zero_grad()
             trained.append(numbers(batch))

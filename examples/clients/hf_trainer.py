@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
+from transformers import PrinterCallback, TrainingArguments
 from transformers.utils import logging
 
 from energize import Dataset, Loader, MapDataset, WorkerConfig, get_loader
+from energize.integrations.transformers import LoaderTrainer
 from examples.clients import common
 from examples.clients.common import BATCH_SIZE, Numbers, alike, batches, numbers, stream
 from examples.command_line import run
@@ -31,44 +32,12 @@ padding. So the checkpoint lies within the fourth epoch."""
 DATASETS: dict[str, Dataset[Numbers]] = {"indexed": batches(11), "stream": stream(11)}
 
 
-class LoaderState(TrainerCallback):
-    """Keeps the loader's state with every checkpoint, and takes it up where one is
-    resumed.
+class NotingTrainer(LoaderTrainer):
+    """Notes what it was trained on."""
 
-    The Trainer takes all batches of an optimizer step at once, and saves after the
-    step: the state is the one after what was trained on.
-    """
-
-    FILE = "loader.json"
-
-    def __init__(self, loader: Loader[Numbers]) -> None:
-        self.loader = loader
-
-    def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Called on every rank, as a stream needs it; one rank writes."""
-        saved = json.dumps(self.loader.state_dict())
-        if args.should_save:
-            folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
-            (folder / self.FILE).write_text(saved)
-
-    def resume(self, checkpoint: Path) -> None:
-        """Before `train(resume_from_checkpoint=...)`."""
-        self.loader.load_state_dict(json.loads((checkpoint / self.FILE).read_text()))
-
-
-class EnergizeTrainer(Trainer):
-    """A Trainer that reads a loader as it is; it notes what it was trained on."""
-
-    def __init__(self, loader: Loader[Numbers], **options: Any) -> None:
+    def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        self.loader = loader
         self.seen: list[list[int]] = []
-
-    def get_train_dataloader(self) -> Loader[Numbers]:  # type: ignore[override]
-        """Neither divided among ranks again, nor skipped through when a run is
-        resumed.
-        """
-        return self.loader
 
     def compute_loss(  # type: ignore[override]
         self, model: Any, inputs: Numbers, *_: Any, **__: Any
@@ -98,13 +67,11 @@ def train(name: str, folder: Path, *, resumed: bool) -> dict[str, Any]:
         global_batch_size=GLOBAL_BATCH,
         micro_batch_size=BATCH_SIZE,
     )
-    states = LoaderState(loader)
     arguments = TrainingArguments(
         output_dir=str(folder / name),
         max_steps=STEPS,
         gradient_accumulation_steps=loader.accumulation_steps,
         save_steps=SAVED_AFTER,
-        ignore_data_skip=True,  # the loader's state says where it goes on
         use_cpu=True,
         ddp_find_unused_parameters=False,
         report_to=[],
@@ -112,11 +79,9 @@ def train(name: str, folder: Path, *, resumed: bool) -> dict[str, Any]:
         logging_strategy="no",
     )
     model = common.new_model()
-    trainer = EnergizeTrainer(loader, model=model, args=arguments, callbacks=[states])
+    trainer = NotingTrainer(model=model, args=arguments, train_loader=loader)
     trainer.remove_callback(PrinterCallback)
     checkpoint = folder / name / f"checkpoint-{SAVED_AFTER}"
-    if resumed:
-        states.resume(checkpoint)
     trainer.train(resume_from_checkpoint=str(checkpoint) if resumed else None)
     loader.close()
     weights = [each.tolist() for each in model.parameters()]

@@ -25,6 +25,7 @@ from energize import (
     WorkerConfig,
     get_loader,
 )
+from energize.integrations.lightning import LightningLoaderState
 from examples.clients.common import (
     Numbers,
     alike,
@@ -86,18 +87,19 @@ class Save(lightning.Callback):
 def fit(folder: Path, name: str, checkpoint: Path | None = None) -> list[list[Any]]:
     """Fit three epochs; the epoch and the samples of each step of all ranks in turn."""
     folder.mkdir()
+    train = loader(name)
     trainer = lightning.Trainer(
         accelerator="cpu",
         devices=RANKS,
         strategy="ddp_fork",
         max_epochs=3,
-        callbacks=[Save(folder / "saved.ckpt")],
+        callbacks=[Save(folder / "saved.ckpt"), LightningLoaderState(train)],
         logger=False,
         enable_checkpointing=False,
         enable_progress_bar=False,
         enable_model_summary=False,
     )
-    trainer.fit(Module(folder), loader(name), ckpt_path=checkpoint, weights_only=True)
+    trainer.fit(Module(folder), train, ckpt_path=checkpoint, weights_only=True)
     ranks = [
         (folder / f"rank-{rank}").read_text().splitlines() for rank in range(RANKS)
     ]

@@ -19,7 +19,7 @@ from energize import (
     WorkerConfig,
     get_loader,
 )
-from energize.compat.torch_data import as_torch_dataset
+from energize.integrations.torch_data import as_torch_dataset
 from examples.clients.common import Numbers, alike, batches, numbers, stream
 from examples.command_line import run
 

@@ -42,7 +42,8 @@ def node_classes() -> dict[str, type[Description]]:
     Views of nodes in Energon's face have the names of their nodes and are left out.
     """
     for module in walk_packages(energize.__path__, "energize."):
-        if not module.name.endswith("__main__"):
+        of_frameworks = module.name.startswith("energize.integrations.")
+        if not of_frameworks and not module.name.endswith("__main__"):
             import_module(module.name)
     classes = {}
     waiting = [Description]

@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader
 
 import energize as ez
 from energize.compat import easydel, squirrel, streaming
-from energize.compat.torch_data import as_torch_dataset
+from energize.integrations.torch_data import as_torch_dataset
 from energize.packing import attention_cost, balanced, best_fit, first_fit
 from energize.report import plan
 from tests.golden.adapter import lanes_of

@@ -46,40 +46,6 @@ def test_resume_of_a_stream_that_workers_read(name):
             take(loader, 1)
 
 
-@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
-def test_a_checkpoint_with_loaders_deeper_in_its_dict(tmp_path):
-    """Each goes on that is the only one of its dataset; others do not begin anew in
-    silence."""
-    checkpoint = pytest.importorskip("torch.distributed.checkpoint")
-    sources = [
-        ShuffleDataset(ListSource(range(40), name=name)) for name in ("nested", "other")
-    ]
-    loaders = [get_loader(each) for each in sources]
-    taken = [take(loader, 3 + number) for number, loader in enumerate(loaders)]
-    checkpoint.save(
-        {"app": {"train": loaders[0], "val": [loaders[1]]}}, checkpoint_id=tmp_path
-    )
-    rest = [take(loader, 50) for loader in loaders]
-    for loader in loaders:
-        loader.rewind()
-    app = {"app": {"train": loaders[0], "val": [loaders[1]]}}
-    checkpoint.load(app, checkpoint_id=tmp_path)
-    assert [app["app"]["train"], *app["app"]["val"]] == loaders
-    assert [take(loader, 50) for loader in loaders] == rest != taken
-    again = get_loader(sources[0])
-    stream = get_loader(FilterDataset(sources[0], is_even))
-    for refuse in (
-        lambda: checkpoint.load({"app": {"train": again}}, checkpoint_id=tmp_path),
-        lambda: checkpoint.save(
-            {"app": {"train": stream}}, checkpoint_id=tmp_path / "stream"
-        ),
-    ):
-        with pytest.raises(
-            checkpoint.CheckpointException, match="at the top of its dict"
-        ):
-            refuse()
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [

@@ -18,6 +18,7 @@ import pytorch_lightning as lightning
 import torch
 
 from energize import get_loader
+from energize.integrations.lightning import LightningLoaderState
 from examples.clients.common import batches, numbers, on_ranks, stream
 
 RANKS = 2
@@ -59,6 +60,10 @@ def fit(
     **options: Any,
 ) -> list[Any]:
     seen: list[Any] = []
+    loader = get_loader(train)
+    callbacks: list[Any] = [LightningLoaderState(loader)]
+    if save is not None:
+        callbacks.insert(0, Save(*save))
     trainer = lightning.Trainer(
         accelerator="cpu",
         devices=RANKS,
@@ -67,11 +72,11 @@ def fit(
         enable_checkpointing=False,
         enable_progress_bar=False,
         enable_model_summary=False,
-        callbacks=[] if save is None else [Save(*save)],
+        callbacks=callbacks,
         **options,
     )
-    loaders = map(get_loader, (train, val))
-    trainer.fit(Module(seen), *loaders, ckpt_path=path, weights_only=False)
+    validated = get_loader(val, role="eval")
+    trainer.fit(Module(seen), loader, validated, ckpt_path=path, weights_only=False)
     return seen
 
 

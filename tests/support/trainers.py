@@ -38,14 +38,19 @@ from transformers.utils.logging import set_verbosity_error
 
 from energize import (
     BatchDataset,
-    ConcatDataset,
+    FilterDataset,
     ListSource,
     MapDataset,
     WorkerConfig,
     get_loader,
     is_padding,
 )
-from energize.compat.torch_data import as_torch_dataset
+from energize.integrations.accelerate import AccelerateLoader, gather_real
+from energize.integrations.checkpoint import CheckpointedLoaders
+from energize.integrations.lightning import LightningLoaderState
+from energize.integrations.torch import MapView, RankSampler
+from energize.integrations.torch_data import as_torch_dataset
+from energize.integrations.transformers import LoaderTrainer
 from examples.clients.common import (
     Numbers,
     batches,
@@ -62,7 +67,22 @@ BATCH_SIZE, BATCHES, TEMPORARY = 4, 11, gettempdir()
 def validation(batch_size: int = BATCH_SIZE) -> Any:
     """A loader of 11 batches."""
     source = MapDataset(ListSource(range(BATCHES * batch_size), name="val"), encode)
-    return get_loader(BatchDataset(source, batch_size, Numbers.from_samples))
+    batched = BatchDataset(source, batch_size, Numbers.from_samples)
+    return get_loader(batched, role="eval")
+
+
+def small(number: int) -> bool:
+    return number < 42
+
+
+def uneven(name: str) -> Any:
+    """A loader whose last batch is short, of 42 samples, or of a stream of them."""
+    source: Any = ListSource(range(42), name="val")
+    if name == "stream":
+        source = FilterDataset(ListSource(range(60), name="val"), small)
+    batched = BatchDataset(MapDataset(source, encode), 4, Numbers.from_samples)
+    options = {"lanes": 2} if name == "stream" else {}
+    return get_loader(batched, role="eval", **options)
 
 
 class Model(torch.nn.Module):
@@ -98,9 +118,9 @@ def by_ddp() -> tuple[float, float]:
 
 def by_accelerate() -> tuple[float, float]:
     accelerator = Accelerator(cpu=True)
-    model, loader = accelerator.prepare(Model(), validation())
+    model = accelerator.prepare(Model())
     losses, counted = [], []
-    for batch in loader:
+    for batch in AccelerateLoader(validation(), accelerator):
         with torch.no_grad():
             told = model(**batch)
         mine = accelerator.gather_for_metrics((told["losses"], told["logits"]))
@@ -109,7 +129,20 @@ def by_accelerate() -> tuple[float, float]:
     return torch.cat(losses).mean().item(), torch.cat(counted).sum().item()
 
 
-class HuggingFace(Trainer):
+def gathered_by_accelerate(loader: Any) -> tuple[float, float]:
+    accelerator = Accelerator(cpu=True)
+    model = accelerator.prepare(Model())
+    losses, counted = [], []
+    for batch in loader:
+        with torch.no_grad():
+            told = model(**batch)
+        mine = gather_real(accelerator, (told["losses"], told["logits"]), batch)
+        losses.append(mine[0])
+        counted.append(mine[1])
+    return torch.cat(losses).mean().item(), torch.cat(counted).sum().item()
+
+
+class HuggingFace(LoaderTrainer):
     """A Trainer that evaluates and trains on a loader."""
 
     def __init__(
@@ -133,16 +166,11 @@ class HuggingFace(Trainer):
             Model(),
             told,
             eval_dataset=loader if val is None else val,
+            train_loader=None if step is None else loader,
             compute_metrics=lambda given: {"n": given.predictions[0].sum()},
         )
-        self.loader, self.step, self.validate = loader, step, None
+        self.step, self.validate = step, None
         self.remove_callback(PrinterCallback)
-
-    def get_train_dataloader(self) -> Any:
-        return self.loader
-
-    def get_eval_dataloader(self, *_: Any) -> Any:
-        return self.eval_dataset
 
     def training_step(self, model: Any, inputs: Any, *given: Any) -> Any:
         self.step(inputs)
@@ -156,9 +184,9 @@ class HuggingFace(Trainer):
         return super().prediction_step(model, inputs, *given, **options)
 
 
-def by_transformers() -> tuple[float, float]:
-    told = HuggingFace(validation()).evaluate()
-    return told["eval_loss"], told["eval_n"]
+def by_transformers(loader: Any = None) -> tuple[float, float]:
+    told = HuggingFace(validation() if loader is None else loader).evaluate()
+    return told["eval_loss"], float(told["eval_n"])
 
 
 class Module(lightning.LightningModule):
@@ -203,6 +231,17 @@ EVALUATE = {
 }
 
 
+MORE = {
+    f"{trainer}, {name}": partial(evaluate, name)
+    for trainer, evaluate in {
+        "Accelerate": lambda name: gathered_by_accelerate(uneven(name)),
+        "Hugging Face Trainer": lambda name: by_transformers(uneven(name)),
+    }.items()
+    for name in ("short last batch", "stream")
+}
+"""Evaluations of other lengths."""
+
+
 # Training, STOPPED steps on some ranks; or on from there, to the end of the epoch and
 # another one.
 
@@ -216,8 +255,14 @@ def loops(loader: Any, step: Callable[[Any], None], *, resumed: bool) -> None:
             step(batch)
 
 
-def under_ddp(folder: Path, step: Any, *, resumed: bool) -> None:
-    loader, file = get_loader(batches(BATCHES)), folder / "ddp.pt"
+def steps_of_run() -> int:
+    """Steps of a run that was stopped on 2 ranks, to the end of the next epoch."""
+    left = (BATCHES - 2 * STOPPED, BATCHES)
+    return STOPPED + sum(-(-batches // dist.get_world_size()) for batches in left)
+
+
+def under_ddp(folder: Path, dataset: Any, step: Any, *, resumed: bool) -> None:
+    loader, file = get_loader(dataset), folder / "ddp.pt"
     if resumed:
         loader.load_state_dict(torch.load(file, weights_only=True))
     loops(loader, step, resumed=resumed)
@@ -226,9 +271,11 @@ def under_ddp(folder: Path, step: Any, *, resumed: bool) -> None:
         torch.save(state, file)
 
 
-def under_fsdp(folder: Path, step: Any, *, resumed: bool) -> None:
-    """Sharded, saved while training might go on, the loader deeper in the dict."""
-    loader, model = get_loader(batches(BATCHES)), fully_shard(Model())
+def under_fsdp(
+    folder: Path, dataset: Any, step: Any, *, resumed: bool, several: bool = False
+) -> None:
+    """Sharded, saved while training might go on."""
+    loader, model = get_loader(dataset), fully_shard(Model())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 
     def train(batch: Numbers) -> None:
@@ -236,17 +283,27 @@ def under_fsdp(folder: Path, step: Any, *, resumed: bool) -> None:
         optimizer.step()
         step(batch)
 
-    app = {"model": get_model_state_dict(model), "app": {"loader": loader}}
+    app = {"model": get_model_state_dict(model), "loader": loader}
+    saved = folder / ("fsdp-several" if several else "fsdp")
+    if several:
+        app["loader"] = CheckpointedLoaders(train=loader)
     if resumed:
-        dcp.load(app, checkpoint_id=folder / "fsdp")
-        assert app["app"]["loader"] is loader
+        dcp.load(app, checkpoint_id=saved)
     loops(loader, train, resumed=resumed)
     if not resumed:
-        saving = dcp.async_save(app, checkpoint_id=folder / "fsdp")
+        saving = dcp.async_save(app, checkpoint_id=saved)
         saving.result()
 
 
-def by_ranks(folder: Path, loader: Any, step: Any, name: str, *, resumed: bool) -> None:
+def by_ranks(
+    folder: Path,
+    loader: Any,
+    step: Any,
+    name: str,
+    *,
+    resumed: bool,
+    train: Any = None,
+) -> None:
     """A state of each data-parallel rank, as torchtitan keeps them."""
     file, rank, world = folder / f"{name}.pt", dist.get_rank(), dist.get_world_size()
     if resumed:
@@ -254,7 +311,11 @@ def by_ranks(folder: Path, loader: Any, step: Any, name: str, *, resumed: bool) 
         loader.load_state_dict(
             pickle.loads(saved[f"dp_rank_{rank % saved['world_size']}"])
         )
-    loops(loader, step, resumed=resumed)
+    if train is None:
+        loops(loader, step, resumed=resumed)
+    else:
+        for batch in islice(train(), None if resumed else STOPPED):
+            step(batch)
     if not resumed:
         states: list[Any] = [None] * world
         dist.all_gather_object(states, pickle.dumps(loader.state_dict()))
@@ -263,17 +324,36 @@ def by_ranks(folder: Path, loader: Any, step: Any, name: str, *, resumed: bool) 
             torch.save({"world_size": world, **of_ranks}, file)
 
 
-def in_torchtitan(folder: Path, step: Any, *, resumed: bool) -> None:
-    by_ranks(folder, get_loader(batches(BATCHES)), step, "titan", resumed=resumed)
+def in_torchtitan(folder: Path, dataset: Any, step: Any, *, resumed: bool) -> None:
+    by_ranks(folder, get_loader(dataset), step, "titan", resumed=resumed)
 
 
-def in_stateful_data_loader(folder: Path, step: Any, *, resumed: bool) -> None:
-    loader = StatefulDataLoader(as_torch_dataset(batches(BATCHES)), batch_size=None)
+def in_stateful_data_loader(
+    folder: Path, dataset: Any, step: Any, *, resumed: bool
+) -> None:
+    config = WorkerConfig()  # Accelerate, which is initialised, does not divide
+    torch_dataset = as_torch_dataset(dataset, worker_config=config)
+    loader = StatefulDataLoader(torch_dataset, batch_size=None)
     by_ranks(folder, loader, step, "stateful", resumed=resumed)
 
 
-def under_accelerate(folder: Path, step: Any, *, resumed: bool) -> None:
-    accelerator, loader = Accelerator(cpu=True), get_loader(batches(BATCHES))
+def in_map_view(folder: Path, dataset: Any, step: Any, *, resumed: bool) -> None:
+    """The sampler knows the position; its epochs are set as for a DistributedSampler."""
+    view = MapView(dataset)
+    sampler = RankSampler(view)
+    options: dict[str, Any] = {"batch_size": None, "collate_fn": lambda batch: batch}
+    loader = StatefulDataLoader(view, sampler=sampler, num_workers=2, **options)
+
+    def train() -> Any:
+        for epoch in range(2):
+            sampler.set_epoch(epoch)
+            yield from loader
+
+    by_ranks(folder, loader, step, "view", resumed=resumed, train=train)
+
+
+def under_accelerate(folder: Path, dataset: Any, step: Any, *, resumed: bool) -> None:
+    accelerator, loader = Accelerator(cpu=True), get_loader(dataset)
     accelerator.register_for_checkpointing(loader)
     if resumed:
         accelerator.load_state(str(folder / "accelerate"))
@@ -282,13 +362,13 @@ def under_accelerate(folder: Path, step: Any, *, resumed: bool) -> None:
         accelerator.save_state(str(folder / "accelerate"))
 
 
-def under_fabric(folder: Path, step: Any, *, resumed: bool) -> None:
+def under_fabric(folder: Path, dataset: Any, step: Any, *, resumed: bool) -> None:
     fabric = Fabric(accelerator="cpu", devices=dist.get_world_size(), strategy="ddp")
     fabric.launch()
-    loader, model, file = get_loader(batches(BATCHES)), Model(), folder / "fabric.ckpt"
+    loader, model, file = get_loader(dataset), Model(), folder / "fabric.ckpt"
     model, optimizer = fabric.setup(model, torch.optim.SGD(model.parameters(), lr=0.01))
     if resumed:
-        loader.load_state_dict(fabric.load(file)["loader"])
+        fabric.load(file, {"loader": loader})
 
     def train(batch: Numbers) -> None:
         fabric.backward(model(**batch)["loss"])
@@ -297,38 +377,15 @@ def under_fabric(folder: Path, step: Any, *, resumed: bool) -> None:
 
     loops(loader, train, resumed=resumed)
     if not resumed:
-        fabric.save(file, {"model": model, "loader": loader.state_dict()})
+        fabric.save(file, {"model": model, "loader": loader})
 
 
-class LoaderState(TrainerCallback):
-    """Keeps the loader's state with a checkpoint of the Trainer."""
-
-    def __init__(self, loader: Any) -> None:
-        self.loader = loader
-
-    def on_save(self, told: Any, state: Any, *_: Any, **__: Any) -> None:
-        folder, saved = (
-            Path(told.output_dir, f"checkpoint-{state.global_step}"),
-            self.loader.state_dict(),
-        )
-        if told.should_save:
-            (folder / "loader.json").write_text(json.dumps(saved))
-
-
-def under_transformers(folder: Path, step: Any, *, resumed: bool) -> None:
-    loader, checkpoint = (
-        get_loader(batches(BATCHES)),
-        folder / "hf" / f"checkpoint-{STOPPED}",
-    )
-    rest = [
-        -(-left // dist.get_world_size()) for left in (BATCHES - 2 * STOPPED, BATCHES)
-    ]
-    steps = STOPPED + (sum(rest) if resumed else 0)
+def under_transformers(folder: Path, dataset: Any, step: Any, *, resumed: bool) -> None:
+    loader = get_loader(dataset)
+    checkpoint = folder / "hf" / f"checkpoint-{STOPPED}"
+    steps = steps_of_run() if resumed else STOPPED
     output = folder / str(dist.get_world_size()) if resumed else folder / "hf"
-    trainer = HuggingFace(loader, output, step, ignore_data_skip=True, max_steps=steps)
-    trainer.add_callback(LoaderState(loader))
-    if resumed:
-        loader.load_state_dict(json.loads((checkpoint / "loader.json").read_text()))
+    trainer = HuggingFace(loader, output, step, max_steps=steps)
     trainer.train(resume_from_checkpoint=str(checkpoint) if resumed else None)
 
 
@@ -349,24 +406,35 @@ class Fitted(Module):
         return torch.optim.SGD(self.parameters(), lr=0.01)
 
 
-def under_lightning(folder: Path, step: Any, *, resumed: bool) -> None:
+def under_lightning(folder: Path, dataset: Any, step: Any, *, resumed: bool) -> None:
     file = folder / "lightning.ckpt"
-    told = {"max_epochs": 2} if resumed else {"max_steps": STOPPED}
+    told: dict[str, Any] = {"max_epochs": 2} if resumed else {"max_steps": STOPPED}
+    loader = get_loader(dataset)
+    told["callbacks"] = [LightningLoaderState(loader)]
     trainer = lightning_trainer(enable_checkpointing=False, **told)
     checkpoint = {"ckpt_path": file, "weights_only": False} if resumed else {}
-    trainer.fit(Fitted(step, file), get_loader(batches(BATCHES)), **checkpoint)
+    trainer.fit(Fitted(step, file), loader, **checkpoint)
 
 
 TRAIN = {
     "DistributedDataParallel": under_ddp,
     "FSDP2, `dcp.async_save`": under_fsdp,
+    "FSDP2, `CheckpointedLoaders`": partial(under_fsdp, several=True),
     "a state of each rank, as torchtitan's": in_torchtitan,
     "StatefulDataLoader without workers": in_stateful_data_loader,
+    "StatefulDataLoader over `MapView`": in_map_view,
     "Accelerate": under_accelerate,
     "Hugging Face Trainer": under_transformers,
     "Lightning": under_lightning,
     "Fabric": under_fabric,
 }
+
+
+INDEXED_ONLY = {
+    "StatefulDataLoader without workers",
+    "StatefulDataLoader over `MapView`",
+}
+"""Trainers that resume a stream on as many ranks only, or read none."""
 
 
 # Loops that are left early: `BREAKS` times so many steps, and a validation after each.
@@ -384,7 +452,8 @@ def left_by_hand(train: Any, val: Any, note: Note) -> None:
 
 
 def left_under_accelerate(train: Any, val: Any, note: Note) -> None:
-    left_by_hand(*Accelerator(cpu=True).prepare(train, val), note)
+    accelerator = Accelerator(cpu=True)
+    left_by_hand(*(AccelerateLoader(each, accelerator) for each in (train, val)), note)
 
 
 class Leave(TrainerCallback):
@@ -426,7 +495,7 @@ def left(leave: Any) -> dict[str, Any]:
     for name, make in OF_EACH.items():
         seen: list[Any] = []
         train = get_loader(make(22))
-        val = get_loader(ConcatDataset(batches(10)))
+        val = get_loader(batches(10), role="eval")
         leave(
             train,
             val,
@@ -508,14 +577,21 @@ def trained_on(dataset: Any) -> None:
 
 def gathered(dataset: Any, **options: Any) -> None:
     accelerator = Accelerator(cpu=True)
-    for batch in get_loader(dataset, **options):
+    loader = get_loader(dataset, role="eval", **options)
+    for batch in AccelerateLoader(loader, accelerator):
         accelerator.gather_for_metrics(batch.x.sum().expand(4))
 
 
 def nested(dataset: Any) -> None:
-    dcp.save(
-        {"app": {"loader": get_loader(dataset)}}, checkpoint_id=f"{TEMPORARY}/nested"
-    )
+    loader = get_loader(dataset)
+    next(iter(loader))
+    dcp.save({"app": {"loader": loader}}, checkpoint_id=f"{TEMPORARY}/nested")
+
+
+def unsaved() -> None:
+    """A checkpoint that another Trainer wrote."""
+    trainer = HuggingFace(get_loader(batches(BATCHES)), step=print, max_steps=1)
+    trainer.train(resume_from_checkpoint=TEMPORARY)
 
 
 REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
@@ -529,28 +605,25 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "a loader as train_dataset": (
         lambda: trained_on(get_loader(batches(BATCHES))),
-        "get_train_dataloader",
-    ),
-    "a dataset as dataloader": (
-        lambda: lightning_trainer().validate(Module(), batches(BATCHES), verbose=False),
-        "Give it energize.get_loader",
+        "LoaderTrainer",
     ),
     "a batch size that is none": (
         lambda: HuggingFace(validation(batch_size=8)).evaluate(),
-        "8 samples: set it to that",
+        "8 samples. Set per_device_eval_batch_size=8",
     ),
     "padding of a stream": (
         lambda: gathered(stream(BATCHES), lanes=4),
-        "streams of unknown length",
+        "gather with gather_real",
     ),
     "padding of a global batch": (
         lambda: gathered(batches(BATCHES), global_batch_size=64),
-        "global_batch_size",
+        "gather with gather_real",
     ),
     "a stream deeper in a checkpoint": (
         lambda: nested(stream(BATCHES)),
-        "at the top of its dict",
+        "at the top of the dict",
     ),
+    "a checkpoint without a state": (unsaved, "has no state of the loader"),
 }
 
 
@@ -589,7 +662,7 @@ def rank(
     """What each rank does; the first one writes down what was found, by trainer."""
     dist.init_process_group("gloo")
     world, environment = dist.get_world_size(), dict(os.environ)
-    told: dict[str, Any] = {"trained": {}, "evaluated": {}, "left": {}}
+    told: dict[str, Any] = {"trained": {}, "evaluated": {}, "more": {}, "left": {}}
 
     def each(table: Table) -> Any:
         for trainer, run in table.items():
@@ -598,11 +671,20 @@ def rank(
 
     for trainer, run in each(evaluate if resumed else {}):
         told["evaluated"][trainer] = run()
+    if resumed and evaluate is EVALUATE:
+        for trainer, run in each(MORE):
+            told["more"][trainer] = run()
     for trainer, run in each(train):
-        seen: list[Any] = []
-        run(folder, seen.append, resumed=resumed)
-        found = of_all_ranks([*map(numbers, seen)])
-        told["trained"][trainer] = [batch for batch in found if batch]
+        told["trained"][trainer] = {}
+        for data, make in OF_EACH.items():
+            if data == "stream" and trainer in INDEXED_ONLY:
+                continue
+            os.environ |= environment
+            seen: list[Any] = []
+            (folder / data).mkdir(exist_ok=True)
+            run(folder / data, make(BATCHES), seen.append, resumed=resumed)
+            found = of_all_ranks([*map(numbers, seen)])
+            told["trained"][trainer][data] = [batch for batch in found if batch]
     for trainer, run in each(leave if not resumed else {}):
         told["left"][trainer] = left(run)
     if dist.get_rank() == 0:

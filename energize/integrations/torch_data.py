@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import multiprocessing
 import os
+import sys
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -23,11 +24,7 @@ from energize.core.failures import FailurePolicy, OnError
 from energize.core.lanes import WorkerConfig
 from energize.core.node import INFINITE
 from energize.core.restoring import without_loops
-from energize.core.stream import (
-    State,
-    counter_field,
-)
-from energize.core.trainers import check_undivided
+from energize.core.stream import State, counter_field
 from energize.core.validation import Model, validated
 from energize.datasets.order import EpochizeDataset
 from energize.errors import ConfigError, EnergizeError, LoaderError, StateError
@@ -201,8 +198,9 @@ def as_torch_dataset(
 
     Every `for` over the DataLoader is the next epoch, or the next steps of a run whose
     loops count them (`EpochizeDataset`). The arguments are those of `get_loader`; see
-    `TorchDataset` for states and streams. Raises `ConfigError` for values that cannot
-    be used.
+    `TorchDataset` for states and streams. Under Accelerate with several ranks, state by
+    `worker_config` which of the two divides the data. Raises `ConfigError` for values
+    that cannot be used.
 
     >>> from torch.utils.data import DataLoader
     >>> from energize.data.memory import ListSource
@@ -216,7 +214,9 @@ def as_torch_dataset(
     dataset, config = configured(dataset, worker_config)
     policy = checked_failures(failures, on_error)
     settings = checked_settings(uneven=uneven, lanes=lanes, failures=policy)
-    return TorchDataset(dataset, config, settings)
+    return TorchDataset(
+        dataset, config, settings, ranks_stated=worker_config is not None
+    )
 
 
 class TorchDataset(IterableDataset[T], Generic[T]):
@@ -241,17 +241,23 @@ class TorchDataset(IterableDataset[T], Generic[T]):
     order_name = "TorchDataset"
 
     def __init__(
-        self, dataset: Dataset[T], worker_config: WorkerConfig, settings: LoaderSettings
+        self,
+        dataset: Dataset[T],
+        worker_config: WorkerConfig,
+        settings: LoaderSettings,
+        *,
+        ranks_stated: bool = False,
     ) -> None:
         self.dataset = dataset
         self.worker_config = worker_config
+        self.ranks_stated = ranks_stated
         self._settings = settings
         self.place = SharedPlace()
         self._resumed: _ShareState | None = None
         self._share: _Share[T] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        check_undivided(self.worker_config)
+        self._check_divided_once()
         return {**self.__dict__, "_share": None}
 
     def __len__(self) -> int:
@@ -267,13 +273,29 @@ class TorchDataset(IterableDataset[T], Generic[T]):
                 error
             )  # a worker of DataLoader that raises here dies without a word
 
+    def _check_divided_once(self) -> None:
+        """Raise `ConfigError` if Accelerate may divide the data among ranks as well."""
+        accelerate: Any = sys.modules.get("accelerate.state")
+        if self.ranks_stated or accelerate is None or not accelerate.is_initialized():
+            return
+        ranks = self.worker_config.ranks().world_size
+        if ranks > 1:
+            raise ConfigError(
+                f"as_torch_dataset divides the data among {ranks} ranks, and so does "
+                "Accelerate for a DataLoader that it prepares: most of the data would "
+                "never be read. If Accelerate or the Trainer of transformers prepares "
+                "the DataLoader, give as_torch_dataset(dataset, "
+                "worker_config=WorkerConfig(rank=0, world_size=1)), else "
+                "worker_config=WorkerConfig()"
+            )
+
     def _loader(self) -> Loader[T]:
         return Loader(self.dataset, self.worker_config, self._settings)
 
     def _next_loop(self) -> Iterator[T]:
         ranks = self.worker_config.ranks()
         info = get_worker_info()
-        check_undivided(self.worker_config)
+        self._check_divided_once()
         turn = (0, 1) if info is None else (info.id, info.num_workers)
         mark = [ranks.rank, ranks.world_size, *turn]
         share = self._share

@@ -16,9 +16,9 @@ from torch.utils.data import DataLoader, _utils
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 import energize as ez
-from energize.compat import torch_data
-from energize.compat.torch_data import as_torch_dataset
 from energize.errors import ConfigError, LoaderError, StateError
+from energize.integrations import torch_data
+from energize.integrations.torch_data import as_torch_dataset
 from tests.support.datasets import INDEXED, is_even, numbers, shuffled
 from tests.support.loading import loader_of, prints, with_pid
 
