@@ -195,18 +195,24 @@ class Composable(torch.utils.data.IterableDataset[Any]):
         return self._divided | before
 
 
-class IterableSource(Composable):
-    """A stream over anything that can be iterated over again and again, or a function
-    that makes such a thing.
+class ComposableSource(Composable):
+    """A stream over an iterable, or over what a function returns.
 
-    >>> IterableSource([1, 2, 3]).take(2).collect()
-    [1, 2]
+    squirrel calls it `IterableSource`. The iterable is read from its beginning in every
+    iteration.
+
+    Example:
+        >>> IterableSource([1, 2, 3]).take(2).collect()
+        [1, 2]
     """
 
     order_name = "IterableSource"
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self.source() if callable(self.source) else self.source)
+
+
+IterableSource = ComposableSource
 
 
 class _Chained(Composable):
