@@ -379,7 +379,7 @@ def entry_of(**settings: Any) -> FolderKeys:
 
 
 def _remembered(dataset: Dataset[Any], path: Any, split_part: str) -> Dataset[Any]:
-    """Return a dataset whose states name its mix."""
+    """Return a dataset with its mix in saved states."""
     if not isinstance(path, str | os.PathLike):
         return dataset
     file = os.fspath(path) if is_url(path) else os.path.abspath(path)

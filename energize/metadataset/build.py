@@ -118,8 +118,8 @@ def batch_size_of(stage: Stage[Any], default: int | None) -> int | None:
     """
     if "batch_size" not in stage.batch:
         return default
-    where = f"{stage_label(stage)}: batch_size in its batch"
-    return checked_whole(stage.batch["batch_size"], where, 1)
+    location = f"{stage_label(stage)}: batch_size in its batch"
+    return checked_whole(stage.batch["batch_size"], location, 1)
 
 
 def check_one_epoch(
@@ -128,7 +128,7 @@ def check_one_epoch(
     """Check that a run with stages, which is one epoch, is not cut into epochs.
 
     Args:
-        location: Where the run is asked for, for messages.
+        location: The location of the request, for messages.
         repeat: Whether the run repeats.
         virtual_epoch_length: After how many batches a loop ends.
 
@@ -212,7 +212,7 @@ class Builder:
         Args:
             encoder: The task encoder.
             node: A resolved mix.
-            location: Where it is asked for, for messages.
+            location: The location of the request, for messages.
             training: Whether the encoder builds a dataset for training.
             options: Other arguments of its method.
         """
@@ -250,7 +250,7 @@ class Builder:
 
         Args:
             node: A resolved mix.
-            location: Where it is asked for, for messages.
+            location: The location of the request, for messages.
             repeat: Whether it repeats without end.
             virtual_epoch_length: After how many batches a loop ends; 0 for its end.
         """
@@ -394,7 +394,7 @@ class Builder:
         return replace(self, encoder_of=lambda _: encoder, batching=batching)
 
     def _mixed_batches(self, node: Mix) -> Dataset[Any]:
-        """Return the batches of a mix whose leaves have several encoders."""
+        """Return the batches of a mix with several encoders."""
         if node.plain:
             groups: dict[int, list[Share]] = {}
             for number, part in enumerate(plain_shares(node)):

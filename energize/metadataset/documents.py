@@ -63,7 +63,7 @@ _MODELS: tuple[type[Keys], ...] = (
 _KEYS = frozenset(name for model in _MODELS for name in model.model_fields)
 """All keys of nodes."""
 
-_MEANT = {
+_HINTS = {
     **dict.fromkeys(InBlend.model_fields, "it is for an entry of 'blend'"),
     **dict.fromkeys(
         (*StageSettings.model_fields, "steps"), "it stands beside 'stages'"
@@ -100,8 +100,8 @@ class MetadatasetFile:
 def read_metadataset(
     path: str | os.PathLike[str] | Mapping[str, Any],
 ) -> MetadatasetFile:
-    """Read a metadataset file, or a mapping with what one would say; what it names is
-    not touched.
+    """Read a metadataset file, or a mapping with the content of one; its folders are
+    not opened.
 
     The text is plain data: nothing in it is imported or executed. Variables of the
     environment are put in where a text names them: `${NAME}`, or `${NAME:-default}`.
@@ -144,10 +144,10 @@ def load(file: Path, problems: list[Problem]) -> MetadatasetFile | None:
     """Return the document in `file`, or None when it cannot be used; faults go to
     `problems`.
     """
-    found: list[Problem] = []
-    text = read_yaml(file, found, variables=True)
-    metadataset = None if text is None else document(text, found)
-    problems += sorted(found, key=lambda problem: problem.line)
+    faulty: list[Problem] = []
+    text = read_yaml(file, faulty, variables=True)
+    metadataset = None if text is None else document(text, faulty)
+    problems += sorted(faulty, key=lambda problem: problem.line)
     return metadataset
 
 
@@ -166,28 +166,28 @@ def document(
     Returns:
         The checked document; None if anything in it is wrong.
     """
-    found: list[tuple[KeyPath, str]] = []
+    messages: list[tuple[KeyPath, str]] = []
     if not isinstance(text.data, dict):
         expected = (
             "expected a mapping with __module__, __class__ and splits; got "
             f"{short(text.data)}"
         )
-        found.append(((), expected))
+        messages.append(((), expected))
     elif "training" in text.data and "splits" not in text.data:
-        found.append((("training",), STAGE_FILE))
+        messages.append((("training",), STAGE_FILE))
     else:
         module = text.data.get("__module__")
-        text = _in_own_grammar(text, problems)
+        text = _in_current_grammar(text, problems)
         every = module == ENERGIZE if weighs_all is None else weighs_all
         try:
             checked = DOCUMENT.validate_python(text.data, context={"weighs_all": every})
         except ValidationError as error:
-            found += _faults_of(error, text.data)
+            messages += _faults_of(error, text.data)
         else:
             if not problems:
                 return MetadatasetFile(text.file, checked.splits, text)
     noted = {problem.place for problem in problems}
-    faulty = [text.problem(*fault) for fault in found]
+    faulty = [text.problem(*fault) for fault in messages]
     problems += [problem for problem in faulty if problem.place not in noted]
     check_few(text.file, problems)
     return None
@@ -195,12 +195,12 @@ def document(
 
 def _faults_of(error: ValidationError, data: Any) -> Iterator[tuple[KeyPath, str]]:
     """Yield the faults of a document; no missing key beside a misspelt one."""
-    found = [
+    messages = [
         (path, _with_hint(path, text, data))
         for path, text in faults(error, DOCUMENT, data)
     ]
-    misspelt = {path[:-1] for path, text in found if "did you mean" in text}
-    for path, text in found:
+    misspelt = {path[:-1] for path, text in messages if "did you mean" in text}
+    for path, text in messages:
         if not text.endswith("is missing") or path[:-1] not in misspelt:
             yield path, text
 
@@ -218,15 +218,15 @@ def _with_hint(path: KeyPath, text: str, data: Any) -> str:
         return (
             f"{' and '.join(map(repr, kinds))} are given; expected exactly one of them"
         )
-    if key in _MEANT or key in _KEYS:
-        return f"the key {key!r} has no place here; {_MEANT.get(key, 'remove it')}"
+    if key in _HINTS or key in _KEYS:
+        return f"the key {key!r} has no place here; {_HINTS.get(key, 'remove it')}"
     return text
 
 
 # Energon's grammars
 
 
-def _in_own_grammar(text: Located, problems: list[Problem]) -> Located:
+def _in_current_grammar(text: Located, problems: list[Problem]) -> Located:
     """Return a document in our grammar; keys of ours in Energon's are faults."""
     data = text.data
     splits = data.get("splits")

@@ -34,7 +34,7 @@ from energize.task.pipeline import (
     SourceFactory,
 )
 
-_NOT_TOLD = (
+_NOT_SINGLE = (
     "get_datasets tells weights, or repetitions, of single datasets, and this mix has "
     "{} beside "
     "them; get_train_dataset reads it"
@@ -235,7 +235,7 @@ def _check_single_numbers(node: MixNode, outer: str = "") -> None:
         for child in node.children:
             _check_single_numbers(child, node.list_key)
     if keys or (outer == EPOCHIZED and isinstance(node, Mix)):
-        raise ConfigError(_NOT_TOLD.format(", ".join(keys) or f"a blend in {outer}"))
+        raise ConfigError(_NOT_SINGLE.format(", ".join(keys) or f"a blend in {outer}"))
 
 
 def _other_keys(node: Mix, outer: str) -> list[str]:

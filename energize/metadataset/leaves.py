@@ -1,4 +1,4 @@
-"""The leaves of a mix: their names and the shares that it asks for them."""
+"""The leaves of a mix: their names and their shares."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def named_entry(node: N, name: str) -> N:
 
 
 def with_names(node: MixNode | Stages) -> Any:
-    """Return a tree whose leaves have the names by which reports and weights know them.
+    """Return a tree with the names of its leaves in reports and weights.
 
     Raises:
         MetadatasetError: If two entries of a mix have one name.
@@ -171,7 +171,7 @@ class Share(NamedTuple):
 def leaves_with_weights(
     node: MixNode | Stages, step: int = 0
 ) -> list[tuple[Leaf, Fraction]]:
-    """Return the leaves below a node with the shares asked for them, in the order
+    """Return the leaves below a node with their expected shares, in the order
     written.
 
     Shares are exact and sum to 1. Weights are normalised in each blend and multiplied
@@ -234,7 +234,7 @@ def shares_below(
     node = around.node
     if not isinstance(node, Mix) or not opened(node):
         return [around]
-    shares = asked_shares(node, step)
+    shares = expected_shares(node, step)
     targets = node.targets
     targeted = targets is not None or around.target is not None
     targets = shares if targets is None else normalised(targets)
@@ -252,8 +252,8 @@ def shares_below(
     return parts
 
 
-def asked_shares(node: Mix, step: int = 0) -> list[Fraction]:
-    """Return the shares asked for the children of a mix at a step; they sum to 1."""
+def expected_shares(node: Mix, step: int = 0) -> list[Fraction]:
+    """Return the expected shares of the children of a mix; they sum to 1."""
     if node.by_quotas:
         proportions = [quota.proportion for quota in node.quotas]
         if any(proportions) and None not in proportions:

@@ -92,7 +92,9 @@ def as_error(
     """
     text = str(problems[0])
     if len(problems) > 1:
-        listed = [f"  {n}. {each}" for n, each in enumerate(problems[:MOST_FAULTS], 1)]
+        listed = [
+            f"  {n}. {problem}" for n, problem in enumerate(problems[:MOST_FAULTS], 1)
+        ]
         first = "The first " if len(problems) >= MOST_FAULTS else ""
         text = "\n".join([f"{first}{len(listed)} errors in {file}:", *listed])
     missing = all(problem.not_found for problem in problems)
@@ -166,7 +168,7 @@ def read_yaml(
     content = read_bytes(file, problems)
     if content is None:
         return None
-    where = str(file)
+    location = str(file)
     try:
         content = check_yaml(content, circles=True)  # whose places are told below
         root = yaml.compose(content, Loader=_Loader)
@@ -174,7 +176,7 @@ def read_yaml(
         mark = getattr(error, "problem_mark", None) or getattr(
             error, "context_mark", None
         )
-        where += f":{mark.line + 1}, column {mark.column + 1}" if mark else ""
+        location += f":{mark.line + 1}, column {mark.column + 1}" if mark else ""
         fault = (
             f"invalid YAML: {' '.join(str(getattr(error, 'problem', error)).split())}"
         )
@@ -188,7 +190,7 @@ def read_yaml(
             "the document is empty; expected a mapping with __module__, __class__ "
             "and splits"
         )
-    problems.append(Problem(where, fault))
+    problems.append(Problem(location, fault))
     return None
 
 
@@ -201,10 +203,10 @@ def read_bytes(file: Path, problems: list[Problem]) -> bytes | None:
     except FileNotFoundError:
         problems.append(Problem(str(file), f"the file {absent(file)}", not_found=True))
     except OSError as error:
-        what = os_error_message(error, file, "the file cannot be read").removeprefix(
+        message = os_error_message(error, file, "the file cannot be read").removeprefix(
             f"{file}: "
         )
-        problems.append(Problem(str(file), what))
+        problems.append(Problem(str(file), message))
     return None
 
 
@@ -220,11 +222,11 @@ def plain_values(data: Any, file: Path, problems: list[Problem]) -> Located:
             raise ConfigError(f"{file}: {limits.over('LEVELS')}")
         if isinstance(value, Mapping):
             return {
-                str(name): plain(each, (*path, str(name)))
-                for name, each in value.items()
+                str(name): plain(entry, (*path, str(name)))
+                for name, entry in value.items()
             }
         if isinstance(value, list | tuple):
-            return [plain(each, (*path, i)) for i, each in enumerate(value)]
+            return [plain(entry, (*path, i)) for i, entry in enumerate(value)]
         text = os.fspath(value) if isinstance(value, os.PathLike) else value
         try:
             return expanded(text) if isinstance(text, str) else text
@@ -249,10 +251,10 @@ def expanded(text: str, environment: Mapping[str, str] = os.environ) -> str:
     '/data/captions/small'
     """
 
-    def value(found: re.Match[str]) -> str:
-        if found.group() == "$${":
+    def value(match: re.Match[str]) -> str:
+        if match.group() == "$${":
             return "${"
-        name, has_default, default = (found["inside"] or "").partition(":-")
+        name, has_default, default = (match["inside"] or "").partition(":-")
         if not _NAME.fullmatch(name):
             raise ConfigError(
                 f"{short(text)} has '${{' without a variable's name: write ${{NAME}}, "
@@ -267,6 +269,14 @@ def expanded(text: str, environment: Mapping[str, str] = os.environ) -> str:
         return environment.get(name) or default
 
     return _VARIABLE.sub(value, text)
+
+
+def _plain_type(text: str) -> str:
+    """Return the type of a value that is written without quotes."""
+    for name, pattern in _PLAIN.items():
+        if pattern.match(text):
+            return name
+    return "str"
 
 
 class _Reader:
@@ -292,10 +302,12 @@ class _Reader:
         self._open.add(id(node))
         value: Any = {}
         if listed:
-            value = [self.value(each, (*path, i)) for i, each in enumerate(node.value)]
+            value = [
+                self.value(child, (*path, i)) for i, child in enumerate(node.value)
+            ]
         else:
-            for name, each in self._items(node, path).items():
-                value[name] = self.value(each, (*path, name))
+            for name, child in self._items(node, path).items():
+                value[name] = self.value(child, (*path, name))
         self._open.discard(id(node))
         return value
 
@@ -303,40 +315,40 @@ class _Reader:
         """Return the entries of a mapping; keys are text as written, merged ones come
         after its own.
         """
-        own: dict[str, yaml.Node] = {}
+        items: dict[str, yaml.Node] = {}
         firsts: dict[KeyPath, int] = {}
         merged: dict[str, yaml.Node] = {}
-        for key, each in node.value:
-            here = (*path, key.value)
+        for key, child in node.value:
+            location = (*path, key.value)
             if not isinstance(key, yaml.ScalarNode):
                 self._fault(key, path, "a key must be text, not a list or mapping")
             elif key.value == _MERGE and not key.style:
-                for mapping in self._merged(each, path):
+                for mapping in self._merged(child, path):
                     merged = {**self._items(mapping, path), **merged}
-            elif here in firsts:
+            elif location in firsts:
                 text = (
                     f"the key {short(key.value)} is given twice, first in line "
-                    f"{firsts[here]}"
+                    f"{firsts[location]}"
                 )
-                self._fault(key, here, f"{text}; remove one")
+                self._fault(key, location, f"{text}; remove one")
             else:
-                own[key.value] = each
-                firsts[here] = key.start_mark.line + 1
+                items[key.value] = child
+                firsts[location] = key.start_mark.line + 1
         self.lines.update(firsts)
         return (
-            own
+            items
             if not merged
-            else own | {n: v for n, v in merged.items() if n not in own}
+            else items | {n: v for n, v in merged.items() if n not in items}
         )
 
     def _merged(self, node: yaml.Node, path: KeyPath) -> Iterator[yaml.Node]:
-        for each in node.value if isinstance(node, yaml.SequenceNode) else [node]:
-            if isinstance(each, yaml.MappingNode) and id(each) not in self._open:
-                self._open.add(id(each))
-                yield each
-                self._open.discard(id(each))
+        for child in node.value if isinstance(node, yaml.SequenceNode) else [node]:
+            if isinstance(child, yaml.MappingNode) and id(child) not in self._open:
+                self._open.add(id(child))
+                yield child
+                self._open.discard(id(child))
             else:
-                self._fault(each, (*path, _MERGE), "'<<' merges other mappings only")
+                self._fault(child, (*path, _MERGE), "'<<' merges other mappings only")
 
     def _scalar(self, node: yaml.ScalarNode, path: KeyPath) -> Any:
         kind = node.tag.removeprefix(_TAG)
@@ -349,9 +361,7 @@ class _Reader:
             except ConfigError as fault:
                 return self._fault(node, path, str(fault))
             if kind == "str" and not node.style:
-                kind = next(
-                    (name for name, each in _PLAIN.items() if each.match(text)), "str"
-                )
+                kind = _plain_type(text)
             if len(text) > limits.LETTERS:
                 return self._fault(node, path, limits.over("LETTERS", len(text)))
         try:
@@ -372,6 +382,6 @@ class _Reader:
 
     def _fault(self, node: yaml.Node, path: KeyPath, message: str) -> None:
         """Note a fault at the line of `node`; the value there becomes null."""
-        here = Located(self._file, None, {path: node.start_mark.line + 1})
-        self._problems.append(here.problem(path, message))
+        located = Located(self._file, None, {path: node.start_mark.line + 1})
+        self._problems.append(located.problem(path, message))
         check_few(self._file, self._problems)

@@ -254,7 +254,7 @@ class RangeKeys(Keys):
             subset = Subset(samples=(int(start), None if last else int(end)))
         else:
             ends = (str(start), "100" if last else str(end))
-            first, stop = (float(each.strip("% ")) / 100 for each in ends)
+            first, stop = (float(end.strip("% ")) / 100 for end in ends)
             ordered = first <= stop <= 1
             subset = Subset(ratios=(first, stop))
         if not ordered:
@@ -533,28 +533,28 @@ class BlendKeys(ListKeys, PropertyKeys, BlendSettings):
     @cached_property
     def by_quotas(self) -> bool:  # type: ignore[override]
         """Whether quotas, not weights, decide what each node gives."""
-        return bool(self._given(_QUOTAS))
+        return bool(self._keys_of(_QUOTAS))
 
-    def _given(self, keys: tuple[set[str], set[str]]) -> list[str]:
+    def _keys_of(self, keys: tuple[set[str], set[str]]) -> list[str]:
         """Return those of some keys that it has, and that its entries have, as messages
         call them.
         """
-        own, of_entries = keys
-        found = [repr(key) for key in sorted(own & self.model_fields_set)]
+        of_blend, of_entries = keys
+        messages = [repr(key) for key in sorted(of_blend & self.model_fields_set)]
         for number, entry in enumerate(self.blend):
             for key in sorted(of_entries & entry.model_fields_set):
-                found.append(f"{key!r} of entry [{number}]")
-        return found
+                messages.append(f"{key!r} of entry [{number}]")
+        return messages
 
     @model_validator(mode="after")
     def _mixed(self, info: ValidationInfo) -> BlendKeys:
         """Raise `ConfigError` for keys that are valid alone but not together."""
-        weights = self._given(_WEIGHTS)
+        weights = self._keys_of(_WEIGHTS)
         if self.by_quotas and weights:
             raise ConfigError(
                 f"a blend is mixed by weights or by quotas, and {weights[0]} is for "
                 "the one, "
-                f"{self._given(_QUOTAS)[0]} for the other; remove either"
+                f"{self._keys_of(_QUOTAS)[0]} for the other; remove either"
             )
         if self.block_size is not None and self.scheme not in (None, "block"):
             raise ConfigError(
@@ -570,7 +570,7 @@ class BlendKeys(ListKeys, PropertyKeys, BlendSettings):
     def _check_property(self, weights: list[str]) -> None:
         weighed = [key for key in weights if "entry" in key]
         if self.by_quotas or weighed:
-            key = weighed[0] if weighed else self._given(_QUOTAS)[0]
+            key = weighed[0] if weighed else self._keys_of(_QUOTAS)[0]
             raise ConfigError(
                 f"the samples of all entries are weighed by {short(self.by)}, so "
                 f"{key} says "
@@ -741,10 +741,10 @@ def _at(
                 f"{place.__name__}{kind.__name__}", bases, {"__module__": __name__}
             )
             members.append(Annotated[model, Tag(f"{prefix}<{key}>")])
-    told = Discriminator(
+    by_tag = Discriminator(
         tag, custom_error_type="expected", custom_error_message=f"expected {node}"
     )
-    return Annotated[Union[tuple(members)], told]  # noqa: UP007 - of any number
+    return Annotated[Union[tuple(members)], by_tag]  # noqa: UP007 - of any number
 
 
 if TYPE_CHECKING:
@@ -791,11 +791,11 @@ def json_schema() -> dict[str, Any]:
         "properties": {"__class__": {"const": "Metadataset"}},
         "required": ["splits"],
     }
-    own = DOCUMENT.json_schema()
+    schema = DOCUMENT.json_schema()
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "energize metadataset",
         "description": "Weighted sources of a training run",
-        "$defs": own.pop("$defs"),
-        "anyOf": [own, {"type": "object", **older}],
+        "$defs": schema.pop("$defs"),
+        "anyOf": [schema, {"type": "object", **older}],
     }

@@ -73,7 +73,7 @@ class MixNode(Keys):
         location: Where it is written, as `file:line (path)`, for messages.
         entry_name: Its name in the list around it; None if its sources name it.
         weight: Its weight in a blend by weights.
-        quota: What it gives to an epoch of a blend by quotas; None in other lists.
+        quota: Its part of an epoch of a blend by quotas; None in other lists.
         target_weight: Its weight in the loss, in a blend with target weights.
         min_share: The least share of the blend.
         max_share: The greatest share of the blend.
@@ -202,8 +202,8 @@ class Folder(Leaf, FolderKeys):
     so a copy may not have another path, split part or sample type.
 
     Args:
-        nonmatch: What happens to samples without a partner in it, if it is joined.
-        inferred_parts: What is inferred of loose data, shared by the folders of a mix.
+        nonmatch: The treatment of samples without a partner in it, if it is joined.
+        inferred_parts: Inferred samples of loose data, shared by the folders of a mix.
     """
 
     path: Path  # type: ignore[assignment]  # text in files
@@ -458,7 +458,7 @@ class Mix(MixNode, ListKeys):
 
     @cached_property
     def plain(self) -> bool:
-        """Whether this is a blend by fixed weights without options, whose weights
+        """Whether this is a blend by fixed weights without options; its weights
         multiply with those around it.
         """
         return False
@@ -634,7 +634,7 @@ def imported_object(subject: str, module: str, name: str, remedy: str = "") -> A
     """Return an object of a module that the program has imported; None if missing.
 
     Args:
-        subject: What names the object, for messages.
+        subject: The file that names the object, for messages.
         module: The name of the module, which is not imported.
         name: The name in the module.
         remedy: Another remedy, for messages.

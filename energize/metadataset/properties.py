@@ -65,7 +65,7 @@ def divided(
 
 
 def _leaves_of(node: MixNode | Stages, keys: PropertyKeys, by: str) -> list[Leaf]:
-    """Return the folders whose samples are chosen by a property."""
+    """Return the folders that are divided by a property."""
     nodes: Sequence[Any] = [node]
     if isinstance(node, Mix) and not isinstance(keys, FolderKeys):
         nodes = node.children

@@ -152,7 +152,7 @@ def combined_multiplier(outer: int | None, inner: int | None) -> int | None:
 
 
 def not_staged(node: MixNode | Stages, location: object, reason: str) -> MixNode:
-    """Return the node asked for at `location`.
+    """Return a node without stages.
 
     Raises:
         MetadatasetError: If it has stages.
@@ -352,10 +352,10 @@ class _Resolver:
         """Return a metadataset file; its faults are noted at its first inclusion."""
         key = path.resolve()
         if key not in self._files:
-            found: list[Problem] = []
-            self._files[key] = load(path, found)
+            faulty: list[Problem] = []
+            self._files[key] = load(path, faulty)
             suffix = f" (included from {location})" if included else ""
-            self.problems += [replace(p, message=p.message + suffix) for p in found]
+            self.problems += [replace(p, message=p.message + suffix) for p in faulty]
         return self._files[key]
 
     def split(
