@@ -216,25 +216,79 @@ class Dataset(Description, ABC, Generic[T_co]):
     def settled(
         self, saved: dict[str, Any], now: dict[str, Any], n: int
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return a saved and today's config of this node without what concerns only
-        what comes after the first `n` items.
+        """Remove from two configs what concerns only later items.
+
+        A state is loaded by another dataset if the results are equal.
+
+        Args:
+            saved: The config of this node in a state.
+            now: The config of this node today.
+            n: Number of items of this node that the state has delivered.
+
+        Returns:
+            Both configs.
         """
         return saved, now
 
     def reached(self, n: int) -> Sequence[int] | None:
-        """Return how far in each input the first `n` items lead, if they lead on
-        without gaps, and that is known without reading.
-        """
+        """Return the position in every input after `n` items; None if unknown."""
         return None
 
 
 class IndexedDataset(Dataset[T_co]):
-    """A dataset whose item k is a pure function of k: `dataset[10**9]` costs what
-    `dataset[0]` does.
+    """A dataset whose item k is a pure function of k, and the base class of new nodes.
 
-    A node over others gives `size`, `route` where it decides order, and `make` where it
-    decides content. It is as indexed as its inputs: over a stream `indexed` is False,
-    and what needs positions raises `NotIndexedError`.
+    The items are an endless sequence, cut into epochs of `size` items: position `size`
+    is the first item of the second epoch. `dataset[10**9]` costs what `dataset[0]`
+    costs.
+
+    A node sets its inputs and parameters in `__init__`, with `freeze`. Then it states
+    what differs from the defaults:
+
+    | member | states | default |
+    |---|---|---|
+    | `size` | items in an epoch, or `INFINITE` | as the only input |
+    | `route(positions)` | which item of which input every item is made of | the same |
+    | `make(items, request)` | what is made of these items | the items themselves |
+    | `traits` | properties that readers depend on, see `NodeTraits` | order only |
+    | `taken(n)` | how many items of every input the first `n` items use up | None |
+    | `spans(n)` | the runs of input items the first `n` items are made of | `taken` |
+    | `reached(n)` | the position in every input after `n` items | `taken` |
+    | `children` | the datasets that `route` leads to | `inputs` |
+    | `settings()` | the parameters as JSON, for configs and states | all of them |
+    | `settled(saved, now, n)` | two configs, without what concerns later items | both |
+    | `open_pass(opening)` | a stream, for inputs that are streams | by `route` |
+
+    `taken`, `spans` and `reached` only make counting fast, and resuming possible in
+    more cases; without them, items are located one by one.
+
+    Everything else follows from these members: reading, failures, batches, mixes,
+    loaders, states and reports. `indexed`, `sized`, `sources` and `key` follow from the
+    inputs. Over a stream, `indexed` is False, and members that need positions raise
+    `NotIndexedError`. Random draws depend on `order_name`, which a class keeps if it is
+    renamed.
+
+    Example:
+        >>> from energize import ListSource
+        >>> from energize.core.node import INFINITE, Routes, Span
+        >>> class TwiceDataset(IndexedDataset):
+        ...     def __init__(self, dataset):
+        ...         self.freeze(inputs=[dataset])
+        ...
+        ...     @property
+        ...     def size(self):
+        ...         inner = self.inputs[0].size
+        ...         return INFINITE if inner == INFINITE else 2 * inner
+        ...
+        ...     def route(self, positions):
+        ...         return Routes(positions // 2)
+        ...
+        ...     def spans(self, n):
+        ...         pairs, rest = divmod(n, 2)
+        ...         return [Span(0, 0, pairs, 2), Span(0, pairs, pairs + rest)], n
+        >>> twice = TwiceDataset(ListSource("abc"))
+        >>> "".join(twice), twice.consumed(5).tolist()
+        ('aabbcc', [5])
     """
 
     order_name = "IndexedDataset"
@@ -263,8 +317,14 @@ class IndexedDataset(Dataset[T_co]):
         return items
 
     def taken(self, n: int) -> Sequence[int] | None:
-        """Return how many items of each input the first `n` items are made of, if these
-        are each input's first ones; None if others are taken.
+        """Count the items of every input that the first `n` items are made of.
+
+        Args:
+            n: Number of items, counted from position 0.
+
+        Returns:
+            Items per input, if every input gives its first items, each once. None
+            otherwise.
         """
         return None
 
@@ -287,12 +347,21 @@ class IndexedDataset(Dataset[T_co]):
 
     @cached_property
     def children(self) -> tuple[IndexedDataset[Any], ...]:
-        """What `route` leads to, one for each input."""
+        """The datasets that positions of `route` belong to, one for each input.
+
+        They differ from `inputs` if a node resumes them where another one has stopped.
+        """
         return cast("tuple[IndexedDataset[Any], ...]", self.inputs)
 
     def spans(self, n: int) -> tuple[Sequence[Span], int]:
-        """Return what of the inputs the first items are made of, as runs, and how many
-        items that accounts for: the others of the first `n` are located one by one.
+        """Return the runs of input items that the first `n` items are made of.
+
+        Args:
+            n: Number of items, counted from position 0.
+
+        Returns:
+            The runs, and how many of the first `n` items are made of them. The
+            remaining items are located one by one.
         """
         taken = self.taken(n)
         if taken is None:
@@ -300,6 +369,12 @@ class IndexedDataset(Dataset[T_co]):
         return [Span(child, 0, count) for child, count in enumerate(taken)], n
 
     def reached(self, n: int) -> Sequence[int] | None:
+        """Return the position in every input after the first `n` items.
+
+        Returns:
+            A position per input, by default `taken(n)`. None if an input is not read
+            in order, or if only reading shows how far it is read.
+        """
         return self.taken(n) if self.indexed or self.sized else None
 
     def open_pass(self, opening: Opening) -> Stream[T_co]:

@@ -197,11 +197,20 @@ class Description:
         ignored: Mapping[str, object] = MappingProxyType({}),
         **parameters: Any,
     ) -> None:
-        """Set inputs and parameters for good; `ignored` are arguments without a use
-        here, but for how many failures in a row of its functions end a run.
+        """Set inputs and parameters, once; call it in `__init__`.
 
-        Of a worker config given here, `seed_offset` seeds the inputs that carry no
-        config yet.
+        Args:
+            inputs: The datasets that this one reads.
+            worker_config: A worker config for the loader. Its `seed_offset` seeds the
+                inputs that carry no config yet.
+            ignored: Further arguments of `__init__`. Tolerances of failures are kept
+                for `failure_tolerance`; others have no effect, and are logged.
+            **parameters: Parameters by name. They become attributes, are compared,
+                pickled and, as `settings`, part of configs.
+
+        Raises:
+            ConfigError: If an input is not a dataset, or inputs carry different worker
+                configs.
         """
         if ignored:
             calls = any(callable(value) for value in parameters.values())
@@ -312,7 +321,7 @@ class Description:
         return self.replace(role=role)
 
     def settings(self) -> dict[str, Any]:
-        """Return the parameters as JSON."""
+        """Return the parameters as JSON, as `describe` and configs show them."""
         return {name: described(getattr(self, name)) for name in self.parameter_names}
 
     def describe(self) -> dict[str, Any]:
@@ -341,7 +350,11 @@ class Description:
         return other
 
     def with_parameters(self, **added: Any) -> Self:
-        """Return a copy with values for parameters that `__init__` has not set."""
+        """Return a copy with values for parameters that `__init__` has not set.
+
+        Args:
+            **added: Values by name.
+        """
         names = dict.fromkeys([*self.parameter_names, *added])
         return self.replace(parameter_names=tuple(names), **added)
 
@@ -361,7 +374,11 @@ class Description:
         return hash((self.order_name, self.key))
 
     def compared(self) -> tuple[Any, ...]:
-        """Return the values by which descriptions of one class are compared."""
+        """Return the values that `==` compares between descriptions of one class.
+
+        By default the inputs and all parameters. Sources of data in memory return the
+        identity of the data, as comparing it may cost as much as reading it.
+        """
         values = ((name, getattr(self, name)) for name in self.parameter_names)
         return self.inputs, *values
 
