@@ -126,42 +126,66 @@ def lint(path: mixes.DataPath, stored: mixes.Stored, by: Readers) -> None:
     ]
     made_of = f"{stored} {[crc32(read_file(each)) for each in records if exists(each)]}"
     if found.by.merge:
-        said = [json.loads(read_file(each)) if exists(each) else {} for each in markers]
-        check_ended(path, [kept.get("made_of") == made_of for kept in said])
-        found.samples = sum(kept["samples"] for kept in said)
-        found.count = sum(kept["faults"] for kept in said)
+        _add_results(found, path, markers, made_of)
         found.conclude()
         return
     if by.task is not None:
         markers[by.task].unlink(missing_ok=True)
-    read: dict[Path, None] = {}
+    paths = _lint_samples(found, leaves, stored)
+    _lint_files(found, paths, lines=not by.task)
+    if by.task is not None:
+        _write_results(found, markers[by.task], made_of)
+    found.conclude()
+
+
+def _add_results(
+    found: Findings, path: Path, markers: Iterable[Path], made_of: str
+) -> None:
+    """Add up the results of tasks; raise `PrepareError` if one has not ended."""
+    results = [
+        json.loads(read_file(marker)) if exists(marker) else {} for marker in markers
+    ]
+    check_ended(path, [result.get("made_of") == made_of for result in results])
+    found.samples = sum(result["samples"] for result in results)
+    found.count = sum(result["faults"] for result in results)
+
+
+def _write_results(found: Findings, marker: Path, made_of: str) -> None:
+    counts = {"samples": found.samples, "faults": found.count}
+    with writing(marker, PrepareError):
+        marker.parent.mkdir(parents=True, exist_ok=True)
+    text = json.dumps(counts | {"made_of": made_of})
+    write_new(marker, text.encode(), PrepareError)
+
+
+def _lint_samples(
+    found: Findings, leaves: Iterable[Leaf], stored: mixes.Stored
+) -> list[Path]:
+    """Check the samples of all leaves; return the paths that could be read."""
+    paths: dict[Path, None] = {}
     for leaf in leaves:
         try:
             for folder in filter(_is_prepared, _paths(leaf)):
                 check_counts(folder)
             part = stored.samples(leaf, SampleDecoder(image_decode="torchrgb8"))
         except EmptyDatasetError as reason:
-            console.note(str(reason))
+            found.console.note(str(reason))
         except EnergizeError as reason:
             found.tell(str(reason))
         else:
             _lint_part(found, mixes.leaf_name(leaf), part)
-            read |= dict.fromkeys(_paths(leaf))
-    for each in read:
-        if _is_prepared(each):
-            _lint_shards(found, each)
-            continue
-        for fault in () if by.task or not mixes.is_jsonl(each) else check_lines(each):
-            found.tell(fault)
-    if by.task is not None:
-        marker = markers[by.task]
-        counts = {"samples": found.samples, "faults": found.count}
-        with writing(marker, PrepareError):
-            marker.parent.mkdir(parents=True, exist_ok=True)
-        write_new(
-            marker, json.dumps(counts | {"made_of": made_of}).encode(), PrepareError
-        )
-    found.conclude()
+            paths |= dict.fromkeys(_paths(leaf))
+    return [*paths]
+
+
+def _lint_files(found: Findings, paths: Iterable[Path], *, lines: bool) -> None:
+    """Compare shards with their indices, and with `lines` the lines of JSON files."""
+    for path in paths:
+        if _is_prepared(path):
+            _lint_shards(found, path)
+        elif lines and mixes.is_jsonl(path):
+            for fault in check_lines(path):
+                found.tell(fault)
 
 
 def _paths(leaf: Leaf) -> list[Path]:

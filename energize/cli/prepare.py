@@ -5,7 +5,7 @@ read.
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -63,8 +63,78 @@ class Media:
         )
 
 
+@dataclass(frozen=True)
+class Splitting:
+    """Options of the split parts of a folder."""
+
+    split_ratio: Annotated[
+        str | None, Option(help="Shares of train, val, test: 8,1,1.")
+    ] = None
+    split_parts: Annotated[
+        Names, Option(help="SPLIT:REGEX, shards by name: 'val:val-.*'.")
+    ] = None
+    exclude: Annotated[str | None, Option(help="Leave out shards by this REGEX.")] = (
+        None
+    )
+    shuffle_tars: Annotated[
+        bool, Option("--shuffle-tars", help="Shuffle shards before they are split.")
+    ] = False
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The arguments of `prepare` that choose shards and split parts."""
+        ratios = self.split_ratio
+        return {
+            "split_ratios": None if ratios is None else index.ratios_of(ratios),
+            "split_patterns": (
+                parse_patterns(self.split_parts) if self.split_parts else None
+            ),
+            "exclude": self.exclude,
+        }
+
+
+@dataclass(frozen=True)
+class Measuring:
+    """Options of the columns and checksums of a folder."""
+
+    column: Annotated[
+        Names,
+        Option(
+            help="NAME=HOW, what is known of samples without reading them: "
+            "tokens=size:txt, "
+            "quality=json[quality], width=image:width, length=len:txt, "
+            "tokens=MODULE:FUNCTION."
+        ),
+    ] = None
+    column_default: Annotated[
+        Names, Option(help="NAME=VALUE, for samples without a value.")
+    ] = None
+    checksums: Annotated[
+        bool, Option("--checksums", help="Write a checksum of each sample.")
+    ] = False
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether columns or checksums are to be written."""
+        return bool(self.column or self.checksums)
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The arguments of `prepare` that measure samples."""
+        defaults = self.column_default or ()
+        return {
+            "columns": parse_columns(self.column or ()),
+            "column_defaults": dict(
+                _pair("--column-default", text) for text in defaults
+            ),
+            "checksums": self.checksums,
+        }
+
+
 @takes("media", Media)
 @takes("by", Tasks)
+@takes("measuring", Measuring)
+@takes("splitting", Splitting)
 def prepare(
     path: Annotated[
         Path,
@@ -74,19 +144,9 @@ def prepare(
     ],
     media: Media,
     by: Tasks,
+    splitting: Splitting,
+    measuring: Measuring,
     *,
-    split_ratio: Annotated[
-        str | None, Option(help="Shares of train, val, test: 8,1,1.")
-    ] = None,
-    split_parts: Annotated[
-        Names, Option(help="SPLIT:REGEX, shards by name: 'val:val-.*'.")
-    ] = None,
-    exclude: Annotated[
-        str | None, Option(help="Leave out shards by this REGEX.")
-    ] = None,
-    shuffle_tars: Annotated[
-        bool, Option("--shuffle-tars", help="Shuffle shards before they are split.")
-    ] = False,
     sample_type: Annotated[str | None, Option(help=_TYPES)] = None,
     field_map: Annotated[
         str | None,
@@ -117,21 +177,6 @@ def prepare(
         bool,
         Option("--non-interactive", help="Never ask: what is missing is an error."),
     ] = False,
-    column: Annotated[
-        Names,
-        Option(
-            help="NAME=HOW, what is known of samples without reading them: "
-            "tokens=size:txt, "
-            "quality=json[quality], width=image:width, length=len:txt, "
-            "tokens=MODULE:FUNCTION."
-        ),
-    ] = None,
-    column_default: Annotated[
-        Names, Option(help="NAME=VALUE, for samples without a value.")
-    ] = None,
-    checksums: Annotated[
-        bool, Option("--checksums", help="Write a checksum of each sample.")
-    ] = False,
 ) -> None:
     """Index a folder of tar shards, and say how it is split and what its samples are.
 
@@ -145,32 +190,17 @@ def prepare(
         raise ConfigError(
             "only folders have metadata of media; for it alone use prepare-media"
         )
-    columns = parse_columns(column or ())
+    measured = measuring.arguments
     if not is_folder(path):
-        if by.tasks:
-            raise ConfigError(
-                f"{path} is one file: --tasks share out the shards of folders"
-            )
-        if columns:
-            raise ConfigError(f"{path} is a file: --column measures samples of folders")
-        _prepare_file(console, path, by, checksums=checksums)
+        _check_file(path, by, measured["columns"])
+        _prepare_file(console, path, by, checksums=measuring.checksums)
         return
-    choices: dict[str, Any] = {
-        "split_ratios": None if split_ratio is None else index.ratios_of(split_ratio),
-        "split_patterns": parse_patterns(split_parts) if split_parts else None,
+    choices: dict[str, Any] = splitting.arguments | {
         "sample_type": sample_type,
         "field_map": None if field_map is None else parse_field_map(field_map),
-        "exclude": exclude,
-    }
-    measured: dict[str, Any] = {
-        "columns": columns,
-        "column_defaults": dict(
-            _pair("--column-default", each) for each in column_default or ()
-        ),
-        "checksums": checksums,
     }
     anew = force_overwrite or tar_index_only or (by.tasks and any(choices.values()))
-    if (columns or checksums) and is_prepared(path) and not anew:
+    if measuring.is_wanted and is_prepared(path) and not anew:
         if any((*choices.values(), filtered)):
             raise ConfigError(
                 f"{path} is prepared already, so --column and --checksums are all that "
@@ -191,7 +221,7 @@ def prepare(
         **choices,
         **measured,
         dataset_yaml=dataset_yaml_name,
-        shuffle_shards=shuffle_tars,
+        shuffle_shards=splitting.shuffle_tars,
         sqlite=sqlite or filtered is not None,
         tar_index_only=tar_index_only,
         fix_duplicates=fix_duplicates,
@@ -202,6 +232,16 @@ def prepare(
         console.say("Done")
     else:
         _collect(console, path, filtered, media, by)
+
+
+def _check_file(path: Path, by: Tasks, columns: Mapping[str, Any]) -> None:
+    """Raise `ConfigError` for options that only folders have."""
+    if by.tasks:
+        raise ConfigError(
+            f"{path} is one file: --tasks share out the shards of folders"
+        )
+    if columns:
+        raise ConfigError(f"{path} is a file: --column measures samples of folders")
 
 
 def show_report(

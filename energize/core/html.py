@@ -96,19 +96,27 @@ def pictures_of(
     if inner is None or not inner.size or inner.ndim != 3:
         return []
     if stretched:
-        inner = np.repeat(inner, 3, axis=0) if inner.shape[0] == 1 else inner
-        drawn = (
-            3 in (inner.shape[0], inner.shape[-1]) and min(sorted(inner.shape)[1:]) > 3
-        )
-        if drawn and inner.dtype.kind == "f":
-            inner = np.nan_to_num(inner.astype(np.float32), posinf=0, neginf=0)
-            inner = _stretched(inner) if inner.min() < 0 or inner.max() > 1 else inner
+        inner = _drawable(inner)
     if inner.dtype.kind == "f" and inner.min() >= 0 and inner.max() <= 1:
         inner = np.rint(inner * 255).astype(np.uint8)
     pixels = np.moveaxis(inner, 0, -1) if inner.shape[0] == 3 else inner
     if pixels.dtype != np.uint8 or pixels.shape[-1] != 3:
         return []
     return [PIL.Image.fromarray(np.ascontiguousarray(pixels))]
+
+
+def _drawable(values: Any) -> Any:
+    """Return an array with one channel as grey, and with its range in 0 to 1."""
+    if values.shape[0] == 1:
+        values = np.repeat(values, 3, axis=0)
+    has_channels = 3 in (values.shape[0], values.shape[-1])
+    if not has_channels or min(sorted(values.shape)[1:]) <= 3:
+        return values
+    if values.dtype.kind == "f":
+        values = np.nan_to_num(values.astype(np.float32), posinf=0, neginf=0)
+        if values.min() < 0 or values.max() > 1:
+            values = _stretched(values)
+    return values
 
 
 def _array(value: Any) -> np.ndarray[Any, Any] | None:

@@ -244,40 +244,56 @@ def _frame_index(source: BinaryIO, what: str, *, decoding: bool) -> _FrameIndex:
         if decoding:
             shown = [(f.pts, f.duration or 0, False) for f in container.decode(stream)]
         else:
-            packets = [packet for packet in container.demux(stream) if packet.size]
-            listed = (
-                len(stream.index_entries) if container.format.name in _LISTING else 0
-            )
-            if listed > len(packets):
-                raise DecodeError(
-                    f"{what} is cut off: of {listed} frames that its index lists, "
-                    f"{len(packets)} "
-                    "are there"
-                )
-            shown = [
-                (p.pts, p.duration or 0, p.is_keyframe)
-                for p in packets
-                if not p.is_discard
-            ]
+            shown = _packets(container, stream, what)
         rate = stream.average_rate or stream.guessed_rate or 25  # as FFmpeg assumes
         tick = Fraction(stream.time_base or 1)
     if not shown:
         raise DecodeError(f"{what} has a video stream without frames")
     length = 1 / Fraction(rate) / tick
     if not avi and all(time is not None for time, *_ in shown):
-        shown.sort()
-        times = [time for time, *_ in shown]
-        gaps = [later - sooner for sooner, later in pairwise(times)]
-        times.append(times[-1] + (shown[-1][1] or [max(1, round(length)), *gaps][-1]))
-        if 0 not in gaps:
-            keys = [
-                number for number, (_, _, key) in enumerate(shown) if key or not number
-            ]
-            return _FrameIndex(times, tick, keys)
+        index = _stamped_index(shown, tick, max(1, round(length)))
+        if index is not None:
+            return index
     if not decoding and not avi:
         return _frame_index(source, what, decoding=True)
     times = [round(number * length) for number in range(len(shown) + 1)]
     return _FrameIndex(times, tick, [0], stamped=False)
+
+
+def _packets(
+    container: InputContainer, stream: VideoStream, what: str
+) -> list[tuple[Any, int, bool]]:
+    """Return time, duration and whether it is a key frame of each frame, by packets."""
+    packets = [packet for packet in container.demux(stream) if packet.size]
+    listed = len(stream.index_entries) if container.format.name in _LISTING else 0
+    if listed > len(packets):
+        raise DecodeError(
+            f"{what} is cut off: of {listed} frames that its index lists, "
+            f"{len(packets)} are there"
+        )
+    return [
+        (packet.pts, packet.duration or 0, packet.is_keyframe)
+        for packet in packets
+        if not packet.is_discard
+    ]
+
+
+def _stamped_index(
+    shown: list[tuple[Any, int, bool]], tick: Fraction, length: int
+) -> _FrameIndex | None:
+    """Return the index by time stamps, None if two frames have the same.
+
+    `length` is the duration of the last frame, if nothing else states it.
+    """
+    shown.sort()
+    times = [time for time, *_ in shown]
+    gaps = [later - sooner for sooner, later in pairwise(times)]
+    if 0 in gaps:
+        return None
+    last = gaps[-1] if gaps else length
+    times.append(times[-1] + (shown[-1][1] or last))
+    keys = [number for number, (*_, key) in enumerate(shown) if key or not number]
+    return _FrameIndex(times, tick, keys)
 
 
 @limits.decoding
@@ -638,11 +654,8 @@ class AVDecoder(MediaDecoder):
                 rate = seen.average_rate or seen.guessed_rate
                 found.video_fps = float(rate) if rate else None
                 if get_video_frame_size:
-                    sized: Any = seen.codec_context
-                    if not (sized.width and sized.height):  # the header does not say
-                        sized = next(iter(container.decode(seen)), sized)
-                    found.video_width = sized.width
-                    found.video_height = sized.height
+                    size = _frame_size(container, seen)
+                    (found.video_width, found.video_height) = size
             if heard is not None:
                 found.audio_sample_rate = heard.sample_rate
                 found.audio_channels = heard.channels
@@ -809,6 +822,14 @@ def _audio_duration(container: InputContainer, stream: AudioStream) -> float | N
         p.pts + (p.duration or 0) for p in container.demux(stream) if p.pts is not None
     ]
     return (max(ends) - (stream.start_time or 0)) * tick if ends else None
+
+
+def _frame_size(container: InputContainer, stream: VideoStream) -> tuple[int, int]:
+    """Return width and height by the header, else of the first frame."""
+    sized: Any = stream.codec_context
+    if not (sized.width and sized.height):
+        sized = next(iter(container.decode(stream)), sized)
+    return sized.width, sized.height
 
 
 def _checked_ranges(

@@ -117,33 +117,15 @@ def _of_object(value: dict[str, Any]) -> ParsedRows:
     values = [*value.values()]
     kinds = {*map(type, values)}
     if kinds == {dict}:
-        if any(recipe <= each.keys() for each in values for recipe in _RECIPES):
-            raise NotRows(f"is a list of datasets: {some(value)}; open what it names")
-        numbers = [*values[0]]
-        if all(map(str.isdigit, numbers)) and all(
-            [*each] == numbers for each in values
-        ):
-            rows = [{name: value[name][number] for name in value} for number in numbers]
-            return ParsedRows("columns", rows)
-        shared = set.intersection(*(set(each) for each in values))
-        if shared and (len(values) > 1 or kind_by_name(next(iter(value)))):
-            return ParsedRows(
-                "by key", [{"key": key, **each} for key, each in value.items()]
-            )
-    named = all(kind_by_name(key) is not None for key in value) or _are_keys([*value])
-    if (
-        kinds == {list}
-        and all(_is_table(each) or not each for each in values)
-        and len(values) > 1
-    ):
-        return ParsedRows(
-            "by key", [{"key": key, "items": each} for key, each in value.items()]
-        )
+        parsed = _of_objects(value)
+        if parsed is not None:
+            return parsed
+    tables = all(_is_table(each) or not each for each in values)
+    if kinds == {list} and tables and len(values) > 1:
+        return _by_key({key: {"items": each} for key, each in value.items()})
     texts = all(isinstance(each, str) or _is_texts(each) for each in values)
-    if texts and named:
-        return ParsedRows(
-            "by key", [{"key": key, "text": each} for key, each in value.items()]
-        )
+    if texts and _names_records(value):
+        return _by_key({key: {"text": each} for key, each in value.items()})
     if kinds == {list}:
         raise NotRows(
             f"is one object of lists, {some(value)}, which may be columns or one row. "
@@ -157,6 +139,33 @@ def _of_object(value: dict[str, Any]) -> ParsedRows:
         "lines of "
         f"JSON, or an array under one of {', '.join(CONTAINERS[:4])}"
     )
+
+
+def _of_objects(value: Mapping[str, dict[str, Any]]) -> ParsedRows | None:
+    """Return the rows of an object of objects, None if these are not alike."""
+    values = [*value.values()]
+    if any(recipe <= each.keys() for each in values for recipe in _RECIPES):
+        raise NotRows(f"is a list of datasets: {some(value)}; open what it names")
+    numbers = [*values[0]]
+    if all(map(str.isdigit, numbers)) and all([*each] == numbers for each in values):
+        rows = [{name: value[name][number] for name in value} for number in numbers]
+        return ParsedRows("columns", rows)
+    shared = set.intersection(*(set(each) for each in values))
+    if shared and (len(values) > 1 or kind_by_name(next(iter(value)))):
+        return _by_key(value)
+    return None
+
+
+def _by_key(records: Mapping[str, Mapping[str, Any]]) -> ParsedRows:
+    return ParsedRows(
+        "by key", [{"key": key, **record} for key, record in records.items()]
+    )
+
+
+def _names_records(value: Mapping[str, Any]) -> bool:
+    """Return whether the keys of an object are file names or keys of records."""
+    are_files = all(kind_by_name(key) is not None for key in value)
+    return are_files or _are_keys([*value])
 
 
 def _are_keys(names: Sequence[str]) -> bool:

@@ -9,7 +9,7 @@ import os
 import posixpath
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
@@ -90,27 +90,10 @@ def unfolded(row: Row) -> Row:
     found: dict[str, list[Any]] = {}
     changed: dict[str, Any] = {}
     for name, turns in row.items():
-        if not isinstance(turns, list) or not all(
-            isinstance(turn, dict) for turn in turns
-        ):
+        if not _are_turns(turns):
             continue
-        for piece in chain.from_iterable(
-            content
-            for turn in turns
-            if isinstance(content := turn.get("content"), list)
-        ):
-            if isinstance(piece, dict) and piece.get("type") in _PIECES:
-                kind = piece["type"]
-                named = next(
-                    (piece[key] for key in (kind, "url", "path") if piece.get(key)),
-                    None,
-                )
-                named = (
-                    named.get("url")
-                    if isinstance(named, dict) and "url" in named
-                    else named
-                )
-                found.setdefault(f"{kind[:5]}s", []).extend([named] if named else [])
+        for field, named in _files_of_pieces(turns):
+            found.setdefault(field, []).extend([named] if named else [])
         text = "".join(str(turn.get(key, "")) for turn in turns for key in _TEXTS)
         if "</img>" in text or _NUMBERED.search(text):
             named = found.setdefault("images", [])
@@ -126,6 +109,24 @@ def unfolded(row: Row) -> Row:
         | {name: named for name, named in found.items() if name not in own}
         | changed
     )
+
+
+def _are_turns(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(turn, dict) for turn in value)
+
+
+def _files_of_pieces(turns: Iterable[dict[str, Any]]) -> Iterator[tuple[str, Any]]:
+    """Yield the field and the file of each typed piece; of a piece without one None."""
+    contents = (turn.get("content") for turn in turns)
+    lists = (content for content in contents if isinstance(content, list))
+    for piece in chain.from_iterable(lists):
+        if isinstance(piece, dict) and piece.get("type") in _PIECES:
+            kind = piece["type"]
+            keys = [key for key in (kind, "url", "path") if piece.get(key)]
+            named = piece[keys[0]] if keys else None
+            if isinstance(named, dict) and "url" in named:
+                named = named.get("url")
+            yield f"{kind[:5]}s", named
 
 
 def _renamed(turn: dict[str, Any], listed: Any, found: list[Any]) -> dict[str, Any]:

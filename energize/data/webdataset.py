@@ -563,21 +563,7 @@ def read_split(path: Path, split_part: str, split_config: str | None) -> SplitSh
             f"its {name} has {some(parts) or 'none'}"
         )
     listed = splits.split_parts[split_part]
-    for shard, times in Counter(listed).items():
-        if shard not in known or times > 1:
-            fault = (
-                "is listed twice; list it once, and give the dataset a larger "
-                "weight instead"
-            )
-            if shard not in known:
-                fault = (
-                    f"is not in .info.json{nearest(shard, list(known))}; correct "
-                    "the name, or "
-                )
-                fault += "run `energize prepare` again to index new shards"
-            raise SplitError(
-                f"{path}, split part {split_part!r} in {name}: shard {shard!r} {fault}"
-            )
+    _check_listed(listed, known, f"{path}, split part {split_part!r} in {name}")
     left_out = _excluded(splits.exclude, known, f"{path}, exclude in {name}")
     total = sum(map(known.__getitem__, listed))
     start, stop = splits.samples.get(split_part, (0, total))
@@ -618,19 +604,45 @@ def read_split(path: Path, split_part: str, split_config: str | None) -> SplitSh
             "samples are "
             "excluded"
         )
-    whole = not excluded and (begin, end) == (0, before)
-    told = ""
-    origin = records[shards[0]].origin if records else None
-    if origin is not None:
-        told = digest([shards, [known[each] for each in shards]])
+    window = None if (begin, end) == (0, before) else (begin, end)
+    is_whole = not excluded and window is None
     return SplitShards(
         tuple(shards),
         tuple(map(known.__getitem__, shards)),
         tuple(excluded),
         None if records is None else tuple(map(records.__getitem__, shards)),
-        None if (begin, end) == (0, before) else (begin, end),
-        origin if origin is not None and whole and origin.shards == told else None,
+        window,
+        _origin_of(shards, known, records) if is_whole else None,
     )
+
+
+def _check_listed(listed: Iterable[str], known: Mapping[str, int], where: str) -> None:
+    """Raise `SplitError` for shards that are unknown or listed twice."""
+    for shard, times in Counter(listed).items():
+        if shard not in known:
+            raise SplitError(
+                f"{where}: shard {shard!r} is not in .info.json"
+                f"{nearest(shard, list(known))}; correct the name, or run `energize "
+                "prepare` again to index new shards"
+            )
+        if times > 1:
+            raise SplitError(
+                f"{where}: shard {shard!r} is listed twice; list it once, and give the "
+                "dataset a larger weight instead"
+            )
+
+
+def _origin_of(
+    shards: Sequence[str],
+    counts: Mapping[str, int],
+    records: Mapping[str, ShardRecord] | None,
+) -> ConvertedFrom | None:
+    """Return what all these shards were converted from, None if they were not."""
+    origin = records[shards[0]].origin if records else None
+    if origin is None:
+        return None
+    contents = digest([shards, [counts[shard] for shard in shards]])
+    return origin if origin.shards == contents else None
 
 
 def _excluded(

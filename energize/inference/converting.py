@@ -15,13 +15,13 @@ to orders and states.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache, partial
 from itertools import chain, count
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -51,8 +51,14 @@ from energize.inference.options import DataOptions
 from energize.preparation import index
 from energize.preparation.columns import Columns
 from energize.preparation.fields import module_of
-from energize.preparation.scan import check_unique, listed
-from energize.preparation.tasks import TASKS_FOLDER, Job, all_in_turn
+from energize.preparation.scan import ScannedShard, check_unique, listed
+from energize.preparation.tasks import (
+    TASKS_FOLDER,
+    Job,
+    JobPart,
+    ShardWork,
+    all_in_turn,
+)
 from energize.preparation.verify import stage_records
 from energize.preparation.write import commit, new_tar, staging
 
@@ -129,11 +135,7 @@ def convert(
     parts = _parts(path, root, DataOptions(named, field_map, folder, strict))
     sources = {part: found.source for part, found in parts.items()}
     origins = {part: each.origin for part, each in sources.items()}
-    shards = {
-        f"{part}-{number:06d}.tar": (each, start, min(start + size, each.count))
-        for part, each in sources.items()
-        for number, start in enumerate(range(0, each.count, size))
-    }
+    shards = _samples_of_shards(sources, size)
     if not shards:
         raise PrepareError(f"{path} has no samples to convert")
     meta = root / META_FOLDER
@@ -144,8 +146,9 @@ def convert(
     if alone:  # keys are those of a part
         functions["rows"] = partial(index.rows_of, dict(zip(shards, count())))
     write = partial(_write, root, kept, shards, stamp)
-    what = root, kept.name, [*shards], partial(index.keep_index, root, {}), functions
-    job = Job(*what, workers, on_progress, tasks, task, merge, write=write, stamp=stamp)
+    work = ShardWork(partial(index.keep_index, root, {}), functions, write, stamp)
+    share = JobPart(workers, on_progress, tasks, task, merge)
+    job = Job(root, kept.name, [*shards], work, share)
     _check_out(root, kept, done=merge or job.is_done)
     folders = [root, meta, root / TASKS_FOLDER, kept]
     if task is not None:
@@ -159,12 +162,7 @@ def convert(
             part: tuple(s for s in shards if shards[s][0] is sources[part])
             for part in parts
         }
-        for part, names in splits.items():
-            own = [each for each in found if each.name.startswith(f"{part}-")]
-            check_unique(root, own)
-            told_of = digest([names, [each.count for each in own]])
-            origin = cast("Any", origins[part])._replace(shards=told_of)
-            own[0].record = own[0].record._replace(origin=origin)
+        _record_origins(root, splits, found, origins)
         columns = _columns([*sources.values()])
         report = index.report_of(root, found)
         config = next(iter(parts.values())).config
@@ -177,6 +175,32 @@ def convert(
         markers = kept.glob("*") if merge else (root / TASKS_FOLDER).glob("*/*")
         commit(files, root / next(iter(shards)), markers=markers)
     return report
+
+
+def _samples_of_shards(
+    sources: Mapping[str, Any], size: int
+) -> dict[str, tuple[Any, int, int]]:
+    """Return the source and the range of samples of each shard, by its name."""
+    return {
+        f"{part}-{number:06d}.tar": (source, start, min(start + size, source.count))
+        for part, source in sources.items()
+        for number, start in enumerate(range(0, source.count, size))
+    }
+
+
+def _record_origins(
+    root: Path,
+    splits: Mapping[str, tuple[str, ...]],
+    scanned: Sequence[ScannedShard],
+    origins: Mapping[str, Any],
+) -> None:
+    """Write into the first shard of each split part what it was converted from."""
+    for part, names in splits.items():
+        shards = [shard for shard in scanned if shard.name.startswith(f"{part}-")]
+        check_unique(root, shards)
+        contents = digest([names, [shard.count for shard in shards]])
+        origin = origins[part]._replace(shards=contents)
+        shards[0].record = shards[0].record._replace(origin=origin)
 
 
 def _parts(path: Path, root: Path, told: DataOptions) -> dict[str, InferredPart]:

@@ -41,7 +41,15 @@ from energize.data.nv_meta import read_info
 from energize.data.writing import NewFiles, writing
 from energize.errors import ConfigError, DataError, DatasetError, PrepareError, nearest
 from energize.preparation.scan import RawSample, ScannedShard, ShardHeaders
-from energize.preparation.tasks import Job, Piece, all_in_turn, column_of, unchanged
+from energize.preparation.tasks import (
+    Job,
+    JobPart,
+    Piece,
+    ShardWork,
+    all_in_turn,
+    column_of,
+    unchanged,
+)
 from energize.preparation.write import commit, staging
 from energize.task.load import PartAccess, parse_field
 
@@ -124,8 +132,9 @@ def prepare_columns(
         raise ConfigError(
             f"{root}: there are no {'shards' if columns else 'columns'} to measure"
         )
-    what = root, "columns", list(counts), unchanged(root), {"columns": wanted.measured}
-    job = Job(*what, workers, on_progress, tasks, task, merge, wanted.options)
+    work = ShardWork(unchanged(root), {"columns": wanted.measured})
+    part = JobPart(workers, on_progress, tasks, task, merge)
+    job = Job(root, "columns", list(counts), work, part, wanted.options)
     if task is not None:
         return ColumnsReport(root, sum(shard.count for shard in job.of_task()), {})
     with staging(root, root / on_disk.COLUMNS_FOLDER, *job.folders) as files:

@@ -57,7 +57,14 @@ from energize.preparation.scan import (
     glob_notes,
     listed,
 )
-from energize.preparation.tasks import TASKS_FOLDER, Job, all_in_turn, known_shards
+from energize.preparation.tasks import (
+    TASKS_FOLDER,
+    Job,
+    JobPart,
+    ShardWork,
+    all_in_turn,
+    known_shards,
+)
 from energize.preparation.verify import stage_records
 from energize.preparation.write import (
     commit,
@@ -111,7 +118,7 @@ class PrepareReport:
 
 @all_in_turn
 @os_errors_as(PrepareError, what="cannot be used")
-def prepare(  # noqa: PLR0915
+def prepare(
     path: str | Path,
     *,
     shards: Sequence[str] | None = None,
@@ -206,65 +213,127 @@ def prepare(  # noqa: PLR0915
     else:
         check_choice(sample_type, field_map)
         names, notes = find_shards(root, exclude, shards)
-        if task is None or ratios or split_patterns:
-            splits = split(
-                names, ratios, split_patterns, seed if shuffle_shards else None
-            )
-    functions: dict[str, Any] = {"names": check_members, "columns": wanted.measured}
-    functions |= {"checksums": ShardHeaders.checksums} if checksums else {}
-    functions |= {"rows": partial(rows_of, dict(zip(names, count())))} if sqlite else {}
-    options = {"checksums": checksums, "sqlite": sqlite, **wanted.options}
-    what = root, "prepare", names, partial(keep_index, root, known), functions
-    job = Job(*what, workers, on_progress, tasks, task, merge, options, unique=True)
-    if tasks is not None and (tar_index_only or fix_duplicates):
-        raise ConfigError(
-            "tar_index_only and fix_duplicates take all shards at once: leave "
-            "tasks "
-            "(--tasks) out"
+        splits = _requested_splits(
+            names, ratios, split_patterns, seed if shuffle_shards else None, task
         )
+    functions = _functions(names, wanted, checksums=checksums, sqlite=sqlite)
+    options = {"checksums": checksums, "sqlite": sqlite, **wanted.options}
+    work = ShardWork(partial(keep_index, root, known), functions)
+    part = JobPart(workers, on_progress, tasks, task, merge)
+    job = Job(root, "prepare", names, work, part, options, unique=True)
+    _check_whole(tasks, whole=tar_index_only or fix_duplicates)
     _check_new(root, overwrite or tar_index_only or merge or job.is_done)
-    with suppress(ShardError):  # all damaged shards are told of together
-        for name, source in (field_map or {}).items():
-            FirstLook(root / names[0]).check_keys(name, source)
+    _check_fields(root / names[0], field_map or {})
     folders = [meta, *shard_folders(root, names)]
     if task is not None:
         return report_of(root, job.of_task(*folders))
     with staging(
         root, *folders, *job.folders, *([root / COLUMNS_FOLDER] if columns else [])
     ) as files:
-        if fix_duplicates and (renamed := make_unique(root, names, workers)):
-            notes.append(f"{renamed} shards were written anew, with keys of their own")
+        if fix_duplicates:
+            notes += _renamed(make_unique(root, names, workers))
         found = job.of_all(files, meta / nv_meta.SQLITE_NAME if sqlite else None)
-        version: str | None
-        if sqlite:
-            version = version_of(found)
-        elif known:
-            version = folder_version(root)
-        else:
-            version = None
-        if sqlite and version:
-            files.write(meta / nv_meta.UUID_NAME, version.encode())
+        version = _stage_version(files, root, found, sqlite=sqlite, known=bool(known))
         report = report_of(root, found)
-        same = bool(known) and all(shard.found["same"] for shard in found)
+        same = _are_unchanged(known, found)
         kept = kept_columns(root) if same else {}
         made, more = wanted.stage(
             files, root, found, report.shard_counts, version, kept
         )
-        odd = _oddities(found, replace(report, splits=splits), split_patterns or {})
+        report = replace(report, splits=splits)
+        odd = _oddities(found, report, split_patterns or {})
         report = replace(report, columns=made, notes=(*notes, *odd, *more))
         stage_records(root, files, found)
         if not known:
             look = FirstLook(root / names[0])
-            texts = (split_config, dataset_yaml)
             config = choose_config(sample_type, field_map, look, report.parts)
-            report = replace(report, splits=splits, config=config)
+            report = replace(report, config=config)
+            texts = (split_config, dataset_yaml)
             report = stage_texts(files, report, ratios or {}, texts, overwrite)
-        replaced = [] if known else [meta / name for name in _REPLACED]
-        replaced += [] if same else [root / COLUMNS_FOLDER / COLUMNS_NAME]
-        markers = () if merge or known else (root / TASKS_FOLDER).glob("*/*")
+        replaced = _replaced(root, texts=not known, columns=not same)
+        is_last = not (merge or known)
+        markers = (root / TASKS_FOLDER).glob("*/*") if is_last else ()
         commit(files, root / names[0], replaced, markers)
     remove_unused(root)
     return report
+
+
+def _requested_splits(
+    names: Sequence[str],
+    ratios: Ratios | None,
+    patterns: Mapping[str, Sequence[str]] | None,
+    seed: int | None,
+    task: int | None,
+) -> Parts:
+    """Return the split parts; none for a task, unless they can be checked by it."""
+    if task is None or ratios or patterns:
+        return split(names, ratios, patterns, seed)
+    return {}
+
+
+def _check_whole(tasks: int | None, *, whole: bool) -> None:
+    """Raise `ConfigError` for tasks, if an option needs all shards at once."""
+    if tasks is not None and whole:
+        raise ConfigError(
+            "tar_index_only and fix_duplicates take all shards at once: leave "
+            "tasks (--tasks) out"
+        )
+
+
+def _renamed(count: int) -> list[str]:
+    """Return a note on shards that `fix_duplicates` wrote again."""
+    if not count:
+        return []
+    return [f"{count} shards were written anew, with keys of their own"]
+
+
+def _functions(
+    names: Sequence[str], wanted: Columns, *, checksums: bool, sqlite: bool
+) -> dict[str, Any]:
+    """Return the functions that are called with each shard, by name."""
+    functions: dict[str, Any] = {"names": check_members, "columns": wanted.measured}
+    if checksums:
+        functions["checksums"] = ShardHeaders.checksums
+    if sqlite:
+        functions["rows"] = partial(rows_of, dict(zip(names, count())))
+    return functions
+
+
+def _check_fields(shard: Path, field_map: Mapping[str, str]) -> None:
+    """Raise `PrepareError` if the first sample lacks a key that a field names."""
+    with suppress(ShardError):  # all damaged shards are reported together
+        for name, source in field_map.items():
+            FirstLook(shard).check_keys(name, source)
+
+
+def _stage_version(
+    files: NewFiles,
+    root: Path,
+    shards: Sequence[ScannedShard],
+    *,
+    sqlite: bool,
+    known: bool,
+) -> str | None:
+    """Write the version of a new index; return it, or that of the one in the folder."""
+    if sqlite:
+        version = version_of(shards)
+        files.write(root / nv_meta.META_FOLDER / nv_meta.UUID_NAME, version.encode())
+        return version
+    return folder_version(root) if known else None
+
+
+def _are_unchanged(known: Mapping[str, int], shards: Sequence[ScannedShard]) -> bool:
+    """Return whether all shards of a prepared folder are what they were."""
+    return bool(known) and all(shard.found["same"] for shard in shards)
+
+
+def _replaced(root: Path, *, texts: bool, columns: bool) -> list[Path]:
+    """Return the files of an earlier preparation that are removed."""
+    meta = root / nv_meta.META_FOLDER
+    replaced = [meta / name for name in _REPLACED] if texts else []
+    if columns:
+        replaced.append(root / COLUMNS_FOLDER / COLUMNS_NAME)
+    return replaced
 
 
 def version_of(shards: Sequence[ScannedShard]) -> str:

@@ -365,16 +365,7 @@ def find_shards(
             f"a conversion to {path} has not ended; run energize convert again"
         )
     notes: list[str] = []
-    wrong: dict[str, str] = {}
-    every = []
-    for name in files_below(path, notes, wrong):
-        shard = _SHARDS.search(name) is not None
-        # A link without an extension may have led to a folder.
-        if shard or (
-            "." not in PurePosixPath(name).name and os.path.islink(path / name)
-        ):
-            wrong |= {name: why} if (why := _why_unreadable(path / name)) else {}
-        every += [name] if shard else []
+    (every, wrong) = _shards_below(path, notes)
     names = [name for name in every if not left_out.search(name)]
     if exclude:
         notes += glob_notes("--exclude", [exclude], every, {*every} - {*names})
@@ -393,6 +384,23 @@ def find_shards(
             f"{path} has no *.tar files in it{excluded}; write_shards writes some"
         )
     return sorted(names, key=PurePosixPath), notes
+
+
+def _shards_below(path: Path, notes: list[str]) -> tuple[list[str], dict[str, str]]:
+    """Return the shards below a folder, and why files and folders cannot be read."""
+    wrong: dict[str, str] = {}
+    shards = []
+    for name in files_below(path, notes, wrong):
+        is_shard = _SHARDS.search(name) is not None
+        if is_shard:
+            shards.append(name)
+        # A link without an extension may have led to a folder.
+        has_suffix = "." in PurePosixPath(name).name
+        if is_shard or (not has_suffix and os.path.islink(path / name)):
+            reason = _why_unreadable(path / name)
+            if reason:
+                wrong[name] = reason
+    return shards, wrong
 
 
 def glob_notes(
@@ -469,20 +477,18 @@ def files_below(
         wrong[os.path.relpath(reason.filename, root)] = str(reason.strerror)
 
     if is_url(root):
-        inside = (str(each.relative_to(root)) for each in root.glob("**/*"))
-        yield from (name for name in inside if hidden or "/." not in f"/{name}")
+        yield from _objects_below(root, hidden=hidden)
         return
     seen: dict[tuple[int, int], str] = {}
+    # Links are appended in the loop: folders are named by their own paths first.
     starts = [str(root)]
-    for (
-        start
-    ) in starts:  # and links, which are added: folders by their own names come first
+    for start in starts:
         for folder, inner, files in os.walk(start, onerror=cannot):
             name = os.path.relpath(folder, root)
             found = os.stat(folder)
             before = seen.setdefault((found.st_dev, found.st_ino), name)
             concealed = [f"{each}/" for each in inner if each.startswith(".")]
-            inner[:] = sorted(each for each in inner if not each.startswith("."))
+            inner[:] = sorted(_visible(inner, hidden=False))
             if before != name:
                 inner.clear()
                 if folder == start:
@@ -493,9 +499,18 @@ def files_below(
             below = "" if name == "." else f"{name}/"
             if hidden:
                 yield from (f"{below}{each}" for each in concealed)
-            yield from (
-                f"{below}{file}" for file in files if hidden or not file.startswith(".")
-            )
+            yield from (f"{below}{name}" for name in _visible(files, hidden=hidden))
+
+
+def _visible(names: Iterable[str], *, hidden: bool) -> list[str]:
+    """Return the names without hidden ones, unless `hidden`."""
+    return [name for name in names if hidden or not name.startswith(".")]
+
+
+def _objects_below(root: Path, *, hidden: bool) -> Iterator[str]:
+    """Yield the names of all objects below a URL."""
+    names = (str(path.relative_to(root)) for path in root.glob("**/*"))
+    return (name for name in names if hidden or "/." not in f"/{name}")
 
 
 def _why_unreadable(path: Path) -> str:

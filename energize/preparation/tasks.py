@@ -86,38 +86,77 @@ def column_of(shards: Sequence[ScannedShard], name: str) -> Piece:
 
 
 @dataclass(frozen=True)
-class Job:
-    """What is done with the shards `names` of a folder: whole, or by tasks.
+class ShardWork:
+    """The functions that a job calls for each shard.
 
-    `what` names it; `options`, which are told as JSON, are what decides what is found,
-    among them the `columns` by name. With `task` it is one of `tasks`, with `merge`
-    what comes after them.
+    Args:
+        keep: Checks what was found in a shard, and writes the files beside it.
+        functions: Functions of the headers of a shard, called where it is read; their
+            results are in `ScannedShard.found` by name.
+        write: Writes a shard before it is read.
+        stamp: Returns what a shard is made from; by default its size and time.
 
-    Of each shard, `functions` make what is found where it is read, by `workers`, and
-    `keep` checks it and writes what lies beside it. Where keys have to be `unique`,
-    they are. With `write` shards are written before they are read; `stamp` says what
-    one is made of, in place of its size and time.
-
-    Raises `ConfigError` for tasks that there are not.
     """
 
-    root: Path
-    what: str
-    names: Sequence[str]
     keep: Callable[[ScannedShard, NewFiles], None]
     functions: Mapping[str, Callable[[ShardHeaders], Any]]
+    write: Callable[[str], None] | None = None
+    stamp: Callable[[str], str] | None = None
+
+
+@dataclass(frozen=True)
+class JobPart:
+    """The part of a job that this process does, and with how many workers.
+
+    Args:
+        workers: Processes that read shards; by default one for each core.
+        on_progress: Called with the shards that are done, and with all shards.
+        tasks: Number of tasks that the shards are partitioned into.
+        task: The task that this process does.
+        merge: Whether all tasks have ended, and their results are merged.
+
+    Raises:
+        ConfigError: For a task that does not exist.
+
+    """
+
     workers: int | None
     on_progress: Progress | None
     tasks: int | None
     task: int | None
     merge: bool
-    options: Mapping[str, Any] = field(default_factory=dict)
-    unique: bool = False
-    write: Callable[[str], None] | None = None
-    stamp: Callable[[str], str] | None = None
 
     def __post_init__(self) -> None:
         check_tasks(self.tasks, self.task, merge=self.merge)
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is done with the shards `names` of a folder: whole, or by tasks.
+
+    `what` names it; `options`, which are told as JSON, are what decides what is found,
+    among them the `columns` by name.
+
+    Raises `PrepareError` for keys that two shards have, if they have to be `unique`.
+    """
+
+    root: Path
+    what: str
+    names: Sequence[str]
+    work: ShardWork
+    part: JobPart
+    options: Mapping[str, Any] = field(default_factory=dict)
+    unique: bool = False
+
+    @property
+    def tasks(self) -> int | None:
+        """The number of tasks, None if the shards are not partitioned."""
+        return self.part.tasks
+
+    @property
+    def task(self) -> int | None:
+        """The task that this is, None for all of them or the merge."""
+        return self.part.task
 
     @property
     def folders(self) -> list[Path]:
@@ -165,7 +204,7 @@ class Job:
         )
         with filling as database:
             keep = partial(add_rows, database)
-            if not self.merge:
+            if not self.part.merge:
                 return self._scan(files, self.names, keep)
             self._check_ended()
             shards = list[ScannedShard]()
@@ -202,8 +241,8 @@ class Job:
         keep: Callable[[ScannedShard], None],
     ) -> list[ScannedShard]:
         def kept(shard: ScannedShard) -> ScannedShard:
-            self.keep(shard, files)
-            if "checksums" in self.functions:
+            self.work.keep(shard, files)
+            if "checksums" in self.work.functions:
                 data = shard.found.pop("checksums")
                 files.write(path_of(checksums_path(str(self.root / shard.name))), data)
                 shard.record = shard.record._replace(checksums_crc32=zlib.crc32(data))
@@ -212,11 +251,11 @@ class Job:
             return shard
 
         how: Any = {
-            "workers": self.workers,
-            "on_progress": self.on_progress,
-            "write": self.write,
+            "workers": self.part.workers,
+            "on_progress": self.part.on_progress,
+            "write": self.work.write,
         }
-        shards = scan_shards(self.root, names, kept, self.functions, **how)
+        shards = scan_shards(self.root, names, kept, self.work.functions, **how)
         check_unique(self.root, shards if self.unique else ())
         return shards
 
@@ -228,7 +267,8 @@ class Job:
 
     def _made_of(self, task: int) -> str:
         """Return what decides what a task finds."""
-        stamps = {name: (self.stamp or self._stamp)(name) for name in self._names(task)}
+        stamp = self.work.stamp or self._stamp
+        stamps = {name: stamp(name) for name in self._names(task)}
         return json.dumps({"format": _FORMAT, **self.options, **stamps})
 
     def _stamp(self, name: str) -> str:

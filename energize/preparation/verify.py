@@ -39,7 +39,9 @@ from energize.preparation.scan import (
 )
 from energize.preparation.tasks import (
     Job,
+    JobPart,
     Piece,
+    ShardWork,
     all_in_turn,
     known_shards,
     share,
@@ -99,14 +101,9 @@ def prepare_checksums(
     root = path_of(path)
     meta = path_of(path) / nv_meta.META_FOLDER
     counts = known_shards(root)
-    what = (
-        root,
-        "checksums",
-        list(counts),
-        unchanged(root),
-        {"checksums": ShardHeaders.checksums},
-    )
-    job = Job(*what, workers, on_progress, tasks, task, merge)
+    work = ShardWork(unchanged(root), {"checksums": ShardHeaders.checksums})
+    part = JobPart(workers, on_progress, tasks, task, merge)
+    job = Job(root, "checksums", list(counts), work, part)
     folders = [meta, *shard_folders(root, counts)]
     if task is not None:
         shards = job.of_task(*folders)

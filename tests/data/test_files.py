@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from energize.data import files as module
+from energize.core import os_errors as module
 from energize.data.local import LocalFiles
 from energize.errors import ShardError
 
