@@ -38,6 +38,12 @@ T_pack_co = TypeVar("T_pack_co", covariant=True)
 T_co = TypeVar("T_co", covariant=True)
 
 
+def _is_list_of_lists(value: Any) -> bool:
+    return isinstance(value, Sequence) and all(
+        isinstance(row, Sequence) and not isinstance(row, str) for row in value
+    )
+
+
 class PackingDataset(RoundsDataset[T_pack_co]):
     """Packs of samples: `final_packer(samples)` for each list of samples that
     `pre_packer` makes.
@@ -169,36 +175,28 @@ class PackingDataset(RoundsDataset[T_pack_co]):
         """Return the lists of samples that `pre_packer` made, each sample with what it
         is made of.
         """
-        known = {id(each.item): each for each in buffer}
-        lists = isinstance(selected, Sequence) and all(
-            isinstance(each, Sequence) and not isinstance(each, str)
-            for each in selected
-        )
-        if not lists or not all(
-            id(sample) in known for each in selected for sample in each
-        ):
-            what = (
-                "samples that it was not given"
-                if lists
-                else f"a {type(selected).__name__}"
-            )
-            raise EncoderError(
-                f"{function_name(self.pre_packer)} returns a list of lists of the "
-                "samples that it "
-                f"was given, those that belong together; it returned {what}. Change "
-                "samples in "
-                "the function that makes one of a list, or in the one for each of its "
-                "samples"
-            )
-        used = {id(sample) for each in selected for sample in each}
-        if len(used) < len(known):
+        buffered = {id(taken.item): taken for taken in buffer}
+        if not _is_list_of_lists(selected):
+            raise self._not_packs(f"a {type(selected).__name__}")
+        used = {id(sample) for pack in selected for sample in pack}
+        if not used <= buffered.keys():
+            raise self._not_packs("samples that it was not given")
+        if len(used) < len(buffered):
             text = (
-                f"left out {len(known) - len(used)} of {len(known)} samples: they are "
-                "dropped (logged once)"
+                f"left out {len(buffered) - len(used)} of {len(buffered)} samples: "
+                "they are dropped (logged once)"
             )
             owner = function_name(self.pre_packer)
             said_once(owner, "left_out", text, logging.WARNING)
-        return [[known[id(sample)] for sample in each] for each in selected if each]
+        return [[buffered[id(sample)] for sample in pack] for pack in selected if pack]
+
+    def _not_packs(self, returned: str) -> EncoderError:
+        return EncoderError(
+            f"{function_name(self.pre_packer)} returns a list of lists of the samples "
+            f"that it was given, those that belong together; it returned {returned}. "
+            "Change samples in the function that makes one of a list, or in the one "
+            "for each of its samples"
+        )
 
     def _encoded(self, pack: list[Taken], reading: ReadContext) -> list[Any]:
         items = [each.item for each in pack]

@@ -399,17 +399,7 @@ def limited(
     weigh = [as_fraction(weight) for weight in weights]
     floors = _checked_limits(least, weigh, "min_share", Fraction(0))
     caps = _checked_limits(most, weigh, "max_share", Fraction(1))
-    for number, (floor, cap) in enumerate(zip(floors, caps, strict=True)):
-        if floor > cap:
-            raise ConfigError(
-                f"min_share of dataset {number} is above its max_share, {float(cap)}"
-            )
-    if sum(floors) > 1 + _ROUNDED or sum(caps) < 1 - _ROUNDED:
-        raise ConfigError(
-            f"min_share: the floors of the {len(weigh)} datasets sum to "
-            f"{float(sum(floors)):g}, "
-            f"their caps (max_share) to {float(sum(caps)):g}; shares sum to 1"
-        )
+    _check_range(floors, caps)
     for limits in (floors, caps):
         whole = sum(limits, Fraction(0))
         if (
@@ -434,6 +424,21 @@ def limited(
     end = total(meets[first])
     way = (1 - start) / (end - start) if end > start else Fraction(1)
     return [float(share) for share in at(before + (meets[first] - before) * way)]
+
+
+def _check_range(floors: Sequence[Fraction], caps: Sequence[Fraction]) -> None:
+    """Raise `ConfigError` if no shares are above the floors and below the caps."""
+    for number, (floor, cap) in enumerate(zip(floors, caps, strict=True)):
+        if floor > cap:
+            raise ConfigError(
+                f"min_share of dataset {number} is above its max_share, {float(cap)}"
+            )
+    if sum(floors) > 1 + _ROUNDED or sum(caps) < 1 - _ROUNDED:
+        raise ConfigError(
+            f"min_share: the floors of the {len(floors)} datasets sum to "
+            f"{float(sum(floors)):g}, "
+            f"their caps (max_share) to {float(sum(caps)):g}; shares sum to 1"
+        )
 
 
 def _checked_limits(
