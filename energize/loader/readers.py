@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import repeat
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from energize.core.ignored import said_once
 from energize.core.node import Origin
@@ -39,18 +39,9 @@ _SIZE_DECAY = 0.7
 """Share of the former estimate of an item's bytes that is kept with each reply."""
 
 
-class QueuedItem(NamedTuple):
-    """An item that was read ahead.
-
-    Attributes:
-        item: The item.
-        state: The state of the lane after it; None for an indexed dataset.
-        made: What the item is made of.
-    """
-
-    item: Any
-    state: State | None
-    made: Made
+QueuedItem = tuple[Any, State | None, Made]
+"""An item that was read ahead, the state of the lane after it (None for an indexed
+dataset), and what the item is made of."""
 
 
 class QueuedReader(Reader[T]):
@@ -135,7 +126,7 @@ class LocalReader(QueuedReader[T]):
             return False
         if time.monotonic() - began < QUICK_SECONDS:
             self._at_once = min(2 * many, self._reader.most_at_once)
-        self._queue.extend(map(QueuedItem, items, states or repeat(None), made))
+        self._queue.extend(zip(items, states or repeat(None), made, strict=False))
         return True
 
     def close(self) -> None:
@@ -289,7 +280,7 @@ class WorkerRequests:
             raise GarbledError(f"an answer for lane {reply.lane}, which nobody asked")
         states = reply.states
         lane.queue.extend(
-            map(QueuedItem, reply.items, states or repeat(None), reply.made)
+            zip(reply.items, states or repeat(None), reply.made, strict=False)
         )
         lane.read = states[-1] if states else lane.read
         lane.end = reply.end
