@@ -14,12 +14,12 @@ import inspect
 import logging
 import pickle
 from collections.abc import Callable, Iterator, Sequence
-from contextvars import ContextVar
 from functools import partial
 from types import GeneratorType
 from typing import Any, TypeVar
 
 from energize.core.arrays import Int64Array
+from energize.core.call_context import call_context, context_of, leave_call
 from energize.core.checks import failed_allocation
 from energize.core.description import function_name
 from energize.core.digests import content_digest
@@ -58,10 +58,6 @@ it."""
 Word = Callable[[], int]
 """Returns the 64-bit word that the draws of a call are keyed by; called only if they
 may matter."""
-
-index_of_call: ContextVar[tuple[int, Any]] = ContextVar("index_of_call")
-"""The number of what a function is called for: of an item, in the order in which they
-come, on all ranks together; and the worker config that it may ask for, if any."""
 
 _END = object()
 
@@ -150,6 +146,7 @@ class Call:
         self._seeded = seeded
         self._record = record_of(fn)
         self._takes_generator = takes_generator(fn)
+        self._hook = fn if getattr(fn, "reads_context", False) else None
 
     def each(
         self,
@@ -170,19 +167,28 @@ class Call:
         if seeds or self._takes_generator:
             words = keyed() if keyed else self._words(numbers, reading.attempt)
         made: list[Any] = []
-        for row, (argument, number) in enumerate(
-            zip(arguments, numbers.tolist(), strict=True)
-        ):
-            if type(argument) is Failed:
-                made.append(argument)
-                continue
-            index_of_call.set((number, reading.config))
-            word = 0 if words is None else words[row]
-            made.append(
-                self._called(
-                    argument, word, reading, row, where, window if seeds else None
+        config = reading.config
+        outer = call_context.get()
+        gathering = outer.gathering
+        batch = outer.batch
+        try:
+            for row, (argument, number) in enumerate(
+                zip(arguments, numbers.tolist(), strict=True)
+            ):
+                if type(argument) is Failed:
+                    made.append(argument)
+                    continue
+                if self._hook is not None or outer.config is not config:
+                    values = number, config, self._hook, gathering, batch
+                    call_context.set(context_of(values))
+                word = 0 if words is None else words[row]
+                made.append(
+                    self._called(
+                        argument, word, reading, row, where, window if seeds else None
+                    )
                 )
-            )
+        finally:
+            leave_call(outer, reading.config)
         return made
 
     def _words(self, numbers: Int64Array, attempt: int) -> list[int]:
@@ -201,11 +207,15 @@ class Call:
                 partial(self.one, argument, word, index, reading, where)
             )
         seeds = self._begin(window, reading)
-        index_of_call.set((index, reading.config))
-        keyed = word() if seeds or self._takes_generator else 0
-        return self._called(
-            argument, keyed, reading, 0, where, window if seeds else None
-        )
+        outer = call_context.get()
+        call_context.set(outer.calling(index, reading.config, self._hook))
+        try:
+            keyed = word() if seeds or self._takes_generator else 0
+            return self._called(
+                argument, keyed, reading, 0, where, window if seeds else None
+            )
+        finally:
+            leave_call(outer, reading.config)
 
     def _begin(self, window: ReadWindow, reading: ReadContext) -> bool:
         """Get ready for calls in a window; return whether they are seeded."""
@@ -397,7 +407,8 @@ class Call:
                 f"{function_name(self.fn)} is read outside of a cursor; open one"
             )
         seeds = self._begin(window, reading)
-        index_of_call.set((index, reading.config))
+        outer = call_context.get()
+        call_context.set(outer.calling(index, reading.config, self._hook))
         try:
             made = running.next(window, seeded=seeds)
             if shadow is not None:
@@ -410,6 +421,8 @@ class Call:
             raise
         except Exception as error:
             return self._failed(error, argument, reading, where(0))
+        finally:
+            leave_call(outer, reading.config)
         self._in_a_row = 0
         try:
             return self._checked(argument, made)

@@ -10,7 +10,6 @@ walks.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
@@ -20,6 +19,7 @@ import numpy as np
 
 from energize.core import tree
 from energize.core.arrays import Int64Array, rows_by_value
+from energize.core.call_context import call_context, leave_call
 from energize.core.description import label_of
 from energize.core.failures import (
     Failed,
@@ -42,12 +42,6 @@ T = TypeVar("T")
 
 _COUNTED_AT_ONCE = 2**16
 """Items that are counted together."""
-
-gathering: ContextVar[IndexedNode[Any]] = ContextVar("gathering")
-"""The node whose members are being read."""
-
-making: ContextVar[int] = ContextVar("making")
-"""The number of the batch that items of a stream are taken for, over all lanes."""
 
 
 # How items are read, and samples that fail.
@@ -432,7 +426,8 @@ class Trace:
     ) -> list[Any]:
         """As `_gathered`, with failed ones substituted."""
         of_members = reading.again(reading.attempt * MAX_ATTEMPTS)
-        token = gathering.set(self.node)
+        outer = call_context.get()
+        call_context.set(outer._replace(gathering=self.node))
         try:
             items = self._gathered(of_members, start, stop)
             for row, item in enumerate(items):
@@ -445,7 +440,7 @@ class Trace:
                         child, routes.position[at : at + 1], of_members, item
                     )
         finally:
-            gathering.reset(token)
+            leave_call(outer, reading.config)
         return items
 
     def _sizes(self, routes: Routes, start: int, stop: int) -> Iterator[int]:

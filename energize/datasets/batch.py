@@ -13,6 +13,7 @@ import numpy as np
 from energize.core import tree
 from energize.core.arrays import Int64Array
 from energize.core.call import Call
+from energize.core.call_context import call_context, leave_call
 from energize.core.checks import (
     check_names,
     checked_batch_size,
@@ -43,7 +44,6 @@ from energize.core.trace import (
     MAX_ATTEMPTS,
     ReadContext,
     Request,
-    making,
 )
 from energize.datasets.blend import BlendDataset
 from energize.datasets.level import LevelBufferDataset, LevelDataset
@@ -324,7 +324,9 @@ class _BatchStream(ContentStream[Any]):
             first = self._share.next(lambda _: None) * length
             end = first + length
             attempt = 0
-        token = making.set(self._lane.index + self._lane.count * self._called)
+        outer = call_context.get()
+        batch = self._lane.index + self._lane.count * self._called
+        call_context.set(outer._replace(batch=batch))
         try:
             for member in range(first, end):
                 samples.append(self._input.at(member, attempt))
@@ -335,7 +337,7 @@ class _BatchStream(ContentStream[Any]):
                 self._end_pass()
                 raise
         finally:
-            making.reset(token)
+            leave_call(outer, self._reading.config)
         self.origin = tuple(chain.from_iterable(origins))
         if not has_padding(samples):
             return samples

@@ -14,7 +14,7 @@ import torch
 from torch.utils.data import get_worker_info
 
 from energize.core import lanes
-from energize.core.call import index_of_call
+from energize.core.call_context import call_context
 from energize.core.checks import checked_function
 from energize.core.os_errors import is_url
 from energize.data.files import path_of
@@ -30,7 +30,7 @@ class _ActiveConfig:
     ) -> lanes.WorkerConfig | None:
         if owner._activated:
             return owner._activated[0]
-        config: lanes.WorkerConfig | None = index_of_call.get((0, None))[1]
+        config: lanes.WorkerConfig | None = call_context.get().config
         return config
 
 

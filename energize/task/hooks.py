@@ -16,13 +16,13 @@ from difflib import get_close_matches
 from functools import cached_property, lru_cache
 from itertools import chain, repeat
 from operator import attrgetter
-from typing import Any, Literal, Self, TypeVar, cast, overload
+from typing import Any, ClassVar, Literal, Self, TypeVar, cast, overload
 
 import numpy as np
 
 from energize.core import limits
 from energize.core.arrays import as_tensor
-from energize.core.call import index_of_call
+from energize.core.call_context import call_context
 from energize.core.description import described, function_name, generates
 from energize.core.ignored import said_once
 from energize.core.lazy import torch
@@ -56,7 +56,6 @@ from energize.core.samples import (
     pin_memory,
 )
 from energize.core.stores import FileStore, PrimaryFileStore
-from energize.core.trace import gathering, making
 from energize.errors import ConfigError, ReturnError
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -85,9 +84,6 @@ BUILDERS = ("build_train_datasets", "build_val_datasets")
 _ALIKE = 0.88
 """How alike a name must be to that of a hook to be taken for a slip of the pen."""
 
-_END = object()
-
-_running: ContextVar[Hook] = ContextVar("running_hook")
 _training: ContextVar[bool] = ContextVar("training", default=True)
 
 
@@ -109,7 +105,7 @@ class Training:
     """
 
     def __get__(self, encoder: Any, kind: Any = None) -> bool:
-        hook = _running.get(None)
+        hook = call_context.get().hook
         return True if hook is None else hook.training
 
 
@@ -209,7 +205,12 @@ class Hook:
     """A hook of an encoder, as the datasets call it.
 
     None, which a forgotten `return` gives, is an error.
+
+    Attributes:
+        reads_context: Has each call of it know its `CallContext`.
     """
+
+    reads_context: ClassVar[bool] = True
 
     encoder: Any
     name: str
@@ -239,12 +240,7 @@ class Hook:
     def __call__(self, argument: Any, **own: Any) -> Any:
         if self._yields:
             return self._items(self._called(argument, own))
-        token = _running.set(self)
-        try:
-            made = self._called(argument, own)
-        finally:
-            _running.reset(token)
-        return self._checked(made)
+        return self._checked(self._called(argument, own))
 
     def _called(self, argument: Any, own: dict[str, Any]) -> Any:
         """Return what the method makes; `own` is the random generator that it asks for,
@@ -253,14 +249,7 @@ class Hook:
         return self.method(argument, **own)
 
     def _items(self, items: Iterator[Any]) -> Iterator[Any]:
-        while True:
-            token = _running.set(self)
-            try:
-                item = next(items, _END)
-            finally:
-                _running.reset(token)
-            if item is _END:
-                return
+        for item in items:
             yield self._checked(item)
 
     def _checked(self, made: T) -> T:
@@ -278,20 +267,22 @@ def hook_index(takes: str, what: str) -> int:
 
     Raises `ConfigError` outside hooks, and where there is no such number.
     """
-    hook = _running.get(None)
+    context = call_context.get()
+    hook = context.hook
     if hook is None:
         raise ConfigError(
             f"{what} is known while a dataset calls a hook of the encoder, not here"
         )
-    index, config = index_of_call.get()
-    ranks = 1 if config is None else config.world_size
+    index = context.number
+    ranks = 1 if context.config is None else context.config.world_size
     if HOOKS[hook.name] == takes:
         return index // ranks if takes == "batch" else index
-    batches = gathering.get(None)
+    batches = context.gathering
     if batches is not None and getattr(batches.inputs[0], "map_fn", None) == hook:
         return cast("Any", batches).batch_of(index) // ranks  # type: ignore[no-any-return]
     if takes == "batch":
-        return making.get(index) // ranks
+        batch = index if context.batch is None else context.batch
+        return batch // ranks
     raise ConfigError(
         f"{what} is not known in {hook.name}, which is given several samples"
     )
