@@ -212,9 +212,7 @@ class Follower:
             names: list[str] = [str(name) for name in losses]
             values = list(losses.values())
         else:
-            listed: Any = getattr(losses, "tolist", None)  # of a tensor, or an array
-            found = list(losses) if listed is None else listed()
-            values = found if isinstance(found, list) else [found]
+            values = _as_list(losses)
             names = list(self._loader.last_sources if sources is None else sources)
             if not names and sources is None:
                 return  # padding
@@ -264,6 +262,13 @@ class Follower:
         }
         counts = {name: sum(each[name] for _, each in told) for name in self._names}
         return sums, counts
+
+
+def _as_list(losses: Any) -> list[Any]:
+    """Return losses as a list: of a tensor, an array, or an iterable."""
+    to_list = getattr(losses, "tolist", None)
+    values = list(losses) if to_list is None else to_list()
+    return values if isinstance(values, list) else [values]
 
 
 class WeightsFile:

@@ -341,19 +341,7 @@ class WorkerPool:
             else:
                 member.regions.add(message.descriptor)
             return False
-        reply: Reply
-        try:
-            reply, reply.size = member.regions.loads(message.data)
-        except (OSError, MemoryError):
-            raise
-        except Exception as error:
-            raise LoaderError(
-                f"a reply of {member.name}{self._work(member)} cannot be rebuilt in "
-                "the trainer: "
-                f"{type(error).__name__}: {error}. Items travel by pickle; leave out "
-                "what does not "
-                "unpickle here, or use num_workers=0"
-            ) from error
+        reply = self._rebuilt(member, message)
         if reply.error is not None and reply.lane is None:
             raise reply.error.rebuilt()
         member.silent = 0.0
@@ -368,6 +356,21 @@ class WorkerPool:
         elif reply.run > self.run:
             raise GarbledError(f"an answer of run {reply.run}, which nobody asked")
         return True
+
+    def _rebuilt(self, member: Member, message: Message) -> Reply:
+        """Return the reply in a message."""
+        reply: Reply
+        try:
+            reply, reply.size = member.regions.loads(message.data)
+        except (OSError, MemoryError):
+            raise
+        except Exception as error:
+            raise LoaderError(
+                f"a reply of {member.name}{self._work(member)} cannot be rebuilt in "
+                f"the trainer: {type(error).__name__}: {error}. Items travel by "
+                "pickle; leave out what does not unpickle here, or use num_workers=0"
+            ) from error
+        return reply
 
     def _owed(self, member: Member) -> list[Read]:
         lanes = self.lanes()

@@ -352,26 +352,41 @@ def _report(
         part.name: ", ".join([source.name for source in part.sources]) for part in parts
     }
     labels = {name: label for label, name in own_names.items()}
+    continued = [part for part in parts if part.digest in places_before]
     new = [part.name for part in parts if part.digest not in places_before]
     restarted = [name for name in new if own_names[name] in dropped]
-    shares = shares_of(_last_weights(saved, changes))
-    shares_now = shares_of(weights_of(config_tree(dataset)))
-    common = [name for name in shares_now if name in shares]
-    reweighted = {
-        labels.get(name, name): (shares[name], shares_now[name])
-        for name in common
-        if not math.isclose(shares[name], shares_now[name])
-    }
-    continued = [part for part in parts if part.digest in places_before]
-    gone = [name for name in dropped if labels.get(name) not in restarted]
     return RemapReport(
         kept={part.name: places_before[part.digest] for part in continued},
-        added=tuple(name for name in new if name not in restarted),
-        dropped={name: dropped[name] for name in gone},
+        added=tuple(_without_names(new, restarted)),
+        dropped={
+            name: count
+            for name, count in dropped.items()
+            if labels.get(name) not in restarted
+        },
         restarted=tuple(restarted),
-        reweighted=reweighted,
+        reweighted=_reweighted(dataset, saved, changes, labels),
         ended=len(changes),
     )
+
+
+def _without_names(names: Sequence[str], left_out: Sequence[str]) -> list[str]:
+    return [name for name in names if name not in left_out]
+
+
+def _reweighted(
+    dataset: Dataset[Any],
+    saved: Tree,
+    changes: Sequence[Change],
+    labels: Mapping[str, str],
+) -> dict[str, tuple[float, float]]:
+    """Return the shares before and now of the parts whose share differs, by label."""
+    before = shares_of(_last_weights(saved, changes))
+    now = shares_of(weights_of(config_tree(dataset)))
+    return {
+        labels.get(name, name): (before[name], share)
+        for name, share in now.items()
+        if name in before and not math.isclose(before[name], share)
+    }
 
 
 def _dropped(

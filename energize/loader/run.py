@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
 from functools import partial
@@ -439,19 +439,25 @@ def check_same_change(agreement: Agreement, step: int, said: str) -> None:
         )
 
 
+def _differing_values(
+    names: Iterable[str], of_ranks: Sequence[dict[str, Any]]
+) -> list[str]:
+    """Return the values that differ between ranks, a line for each name."""
+    lines = []
+    for name in names:
+        groups = alike([json.dumps(values[name]) for values in of_ranks])
+        if len(groups) > 1:
+            texts = [f"{value[:80]} on ranks {who}" for value, who in groups.items()]
+            lines.append(f"{name}: {'; '.join(texts)}")
+    return lines
+
+
 def _apart(told: Sequence[Any], *, loaded: bool) -> EnergizeError:
     """Return the error of ranks that do not begin the same loop, by what each of them
     said.
     """
-    lines = []
     (mark, text, first) = told[0]
-    for name in first:
-        groups = alike([json.dumps(each[name]) for *_, each in told])
-        if len(groups) > 1:
-            values = (
-                f"{value[:80]} on ranks {ranks}" for value, ranks in groups.items()
-            )
-            lines.append(f"{name}: {'; '.join(values)}")
+    lines = _differing_values(first, [values for *_, values in told])
     other = next((rank for rank, each in enumerate(told) if each[0] != mark), None)
     if other is not None:
         was = unpacked(text, "config")

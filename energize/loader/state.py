@@ -250,15 +250,7 @@ def resumed(
     `on_mismatch="remap"` sources that are still there keep their places, see
     `remapped`.
     """
-    if on_mismatch not in ON_MISMATCH:
-        raise ConfigError(
-            f"on_mismatch is one of {', '.join(ON_MISMATCH)}; got {on_mismatch!r}"
-            f"{nearest(str(on_mismatch), ON_MISMATCH)}"
-        )
-    if on_mismatch == "remap" and not strict:
-        raise ConfigError(
-            "strict=False ignores differences, on_mismatch='remap' does not: give one"
-        )
+    _check_on_mismatch(on_mismatch, strict=strict)
     state = checked_state(saved)
     cursor = with_names_of(dataset, cursor_of(state))
     before = saved_details(state)
@@ -276,6 +268,18 @@ def resumed(
         raise _no_place(f"step {step} of {loop}")
     _warn_of_details(before, now)
     return cursor, None
+
+
+def _check_on_mismatch(on_mismatch: str, *, strict: bool | None) -> None:
+    if on_mismatch not in ON_MISMATCH:
+        raise ConfigError(
+            f"on_mismatch is one of {', '.join(ON_MISMATCH)}; got {on_mismatch!r}"
+            f"{nearest(str(on_mismatch), ON_MISMATCH)}"
+        )
+    if on_mismatch == "remap" and not strict:
+        raise ConfigError(
+            "strict=False ignores differences, on_mismatch='remap' does not: give one"
+        )
 
 
 def check_place(dataset: Dataset[Any], cursor: State) -> None:
@@ -353,9 +357,7 @@ def _mismatches(
     replaced: Sequence[Any],
 ) -> list[str]:
     """Return what forbids to resume a saved run over a dataset, a line each."""
-    lines = _loops_that_differ(dataset, details)
-    for name in dict.fromkeys([source.name for source in replaced]):
-        lines.append(f"{name!r}: its shards are others than when the state was saved")
+    lines = _loops_that_differ(dataset, details) + _replaced_lines(replaced)
     if saved["fingerprint"] == dataset.order_config.fingerprint:
         return lines
     before = tree_of(saved)
@@ -383,6 +385,14 @@ def _mismatches(
             f"the saved state's 'config' is damaged: {str(error)[:200]}"
         ) from error
     return lines + differing
+
+
+def _replaced_lines(replaced: Sequence[Any]) -> list[str]:
+    names = dict.fromkeys([source.name for source in replaced])
+    return [
+        f"{name!r}: its shards are others than when the state was saved"
+        for name in names
+    ]
 
 
 def _differences(
