@@ -1,9 +1,9 @@
 """Write what is made of the pages, and build the site.
 
-`python docs/build.py` writes `docs/llms.txt` and `docs/skill.md`; a test fails if they
-are out of date. With `--site`, used by `make docs`, all pages are collected in
-build/docs, with the pages beside docs/ and the reference, and Zensical builds the site.
-A broken link or anchor is an error.
+`python docs/build.py` writes `docs/llms.txt`, `docs/skill.md` and the table of packages
+in `ARCHITECTURE.md`; a test fails if they are out of date. With `--site`, used by
+`make docs`, all pages are collected in build/docs, with the pages beside docs/ and the
+reference, and Zensical builds the site. A broken link or anchor is an error.
 """
 
 from __future__ import annotations
@@ -48,6 +48,29 @@ MODULES = {
 }
 """Pages of the reference, and the public modules whose names they list besides those
 of `energize`."""
+
+
+TABLE = "| package | job |\n|---|---|\n"
+JOBS = {
+    "core": "nodes, trees of nodes, the walk, readers, streams, users' functions",
+    "order": "which source and sample has a slot: schemes, schedules, permutations",
+    "data": "bytes to raw samples: files, tar, MDS, JSON, Parquet, media, columns",
+    "packing": "samples to packs",
+    "datasets": "the nodes of a mix",
+    "task": "raw samples to typed samples and batches",
+    "preparation": "`.nv-meta` folders",
+    "inference": "loose data",
+    "report": "what was requested, delivered and planned",
+    "mixing": "policies that change weights",
+    "loader": "ranks, workers, states, weights that change",
+    "metadataset": "YAML to datasets",
+    "extras": "transforms, caches, plots, monitors",
+    "integrations": "adapters for training frameworks",
+    "energon": "names of Megatron-Energon",
+    "compat": "names of other libraries",
+    "cli": "commands",
+}
+"""The jobs of packages; modules of the root that only export names have none."""
 
 
 def pages() -> list[str]:
@@ -98,6 +121,28 @@ def _public(module: str) -> list[str]:
     return []
 
 
+def layers() -> list[list[str]]:
+    """Return the packages of each layer, the lowest first, by the contract."""
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    [contract] = [
+        contract
+        for contract in settings["tool"]["importlinter"]["contracts"]
+        if contract["type"] == "layers"
+    ]
+    return [layer.split(" | ") for layer in reversed(contract["layers"])]
+
+
+def architecture() -> str:
+    """Return ARCHITECTURE.md with the table of packages in the order of the layers."""
+    head, _, rest = (ROOT / "ARCHITECTURE.md").read_text().partition(TABLE)
+    _, _, tail = rest.partition("\n\n")
+    rows = []
+    for layer in layers():
+        described = [name for name in layer if name in JOBS]
+        rows += [f"| `{name}` | {JOBS[name]} |" for name in described]
+    return head + TABLE + "\n".join(rows) + "\n\n" + tail
+
+
 def made() -> dict[Path, str]:
     """Return the generated files by path: the index of pages and the skill page."""
     lines = ["# energize", f"\n> {_lead('index.md')}"]
@@ -122,6 +167,7 @@ def made() -> dict[Path, str]:
         + "".join(re.findall(r"^\|.*\n", _read("index.md"), re.M)[:11]).strip(),
     ]
     return {
+        ROOT / "ARCHITECTURE.md": architecture(),
         DOCS / "llms.txt": "\n".join(lines) + "\n",
         DOCS / "skill.md": "\n\n".join(skill) + "\n",
     }

@@ -48,7 +48,7 @@ from energize.report.levels import levels_of
 
 
 @takes_run
-def blame(
+def blame(  # noqa: PLR0913
     state: StatePath,
     run: RunOptions,
     *,

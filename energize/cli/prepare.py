@@ -135,7 +135,7 @@ class Measuring:
 @takes("by", Tasks)
 @takes("measuring", Measuring)
 @takes("splitting", Splitting)
-def prepare(
+def prepare(  # noqa: PLR0913
     path: Annotated[
         Path,
         path_argument(

@@ -747,7 +747,7 @@ class MixedShardedSource(ShardedDataSource[Example]):
 
     order_name = "MixedShardedSource"
 
-    def __init__(  # noqa: PLR0917 - the order of arguments that users know
+    def __init__(
         self,
         sources: Mapping[str, Any],
         weights: Mapping[str, float] | None = None,

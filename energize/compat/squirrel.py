@@ -353,7 +353,7 @@ class Multiplexer(Composable):
 
     order_name = "Multiplexer"
 
-    def __init__(  # noqa: PLR0917 - squirrel's order of arguments
+    def __init__(
         self,
         composables: Sequence[Any] | Mapping[str, Any],
         mux_strategy: MultiplexingStrategy = MultiplexingStrategy.ROUND_ROBIN,

@@ -295,7 +295,7 @@ class StreamingDataset(IterableDataset[Any]):
 
     order_name = "StreamingDataset"
 
-    def __init__(  # noqa: PLR0915
+    def __init__(  # noqa: PLR0913, PLR0915
         self,
         *,
         streams: Sequence[Stream] | None = None,

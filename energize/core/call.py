@@ -231,7 +231,7 @@ class Call:
             window.begin_unseeded()
         return seeds
 
-    def _called(  # noqa: PLR0917
+    def _called(
         self,
         argument: Any,
         word: int,
@@ -264,7 +264,7 @@ class Call:
         except Exception as error:
             return self._failed(error, argument, reading, where(row))
 
-    def _called_seeded(  # noqa: PLR0917
+    def _called_seeded(
         self,
         argument: Any,
         word: int,
@@ -389,7 +389,7 @@ class Call:
                 return
             yield item
 
-    def _next(  # noqa: PLR0917
+    def _next(
         self,
         running: DrawingIterator[Any],
         shadow: DrawingIterator[Any] | None,

@@ -1,15 +1,22 @@
-"""The interface of videos and sounds that are decoded on request."""
+"""The interfaces of media: clips that are decoded on request, and metadata."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
-__all__ = ["ClipRange", "MediaDecoder"]
+__all__ = ["ClipRange", "MediaDecoder", "MediaMetadata"]
 
 ClipRange = tuple[float, float]
 """Start and end of a clip, in the unit that the method names."""
+
+
+class MediaMetadata(Protocol):
+    """The metadata of an image, a video or a sound."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the known fields by name."""
 
 
 class MediaDecoder(ABC):
@@ -49,7 +56,7 @@ class MediaDecoder(ABC):
         """Return the clips of the sound and the seconds that each of them covers."""
 
     @abstractmethod
-    def get_metadata(  # noqa: PLR0917 - as Energon's
+    def get_metadata(
         self,
         get_video: bool = True,
         get_video_duration: bool = True,

@@ -11,13 +11,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, runtime_checkable
+from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
+from energize.core.media import MediaMetadata
 from energize.core.samples import SourceInfo
 from energize.errors import ConfigError, DataError, LoaderError
-
-if TYPE_CHECKING:
-    from energize.data.media import MediaMetadataBase
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -64,7 +62,7 @@ class FileStore(ABC, Generic[T_co]):
         add_source(sample, source)
         return content
 
-    def get_media_metadata(self, key: str) -> MediaMetadataBase:
+    def get_media_metadata(self, key: str) -> MediaMetadata:
         """Return what is known of the image, video or sound `key` without reading it.
 
         Raise `ConfigError` if the store keeps no metadata, `DataError` if it has none
@@ -162,7 +160,7 @@ class DecodeFileStore(FileStore[Any]):
     def get_path(self) -> str:
         return self.inner.get_path()
 
-    def get_media_metadata(self, key: str) -> MediaMetadataBase:
+    def get_media_metadata(self, key: str) -> MediaMetadata:
         return self.inner.get_media_metadata(key)
 
     def raw(self, key: str) -> tuple[Any, SourceInfo]:
@@ -201,7 +199,7 @@ class PrimaryFileStore(FileStore[T]):
     def get_path(self) -> str:
         return self.inner.get_path()
 
-    def get_media_metadata(self, key: str) -> MediaMetadataBase:
+    def get_media_metadata(self, key: str) -> MediaMetadata:
         return self.inner.get_media_metadata(self._full(key))
 
     def resolved(self, key: str) -> tuple[FileStore[T], str]:

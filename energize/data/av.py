@@ -630,7 +630,7 @@ class AVDecoder(MediaDecoder):
         sounding = video_decode_audio and self.has_audio_stream()
         return self.get_video_with_audio() if sounding else self.get_video()
 
-    def get_metadata(  # noqa: PLR0917 - as Energon's
+    def get_metadata(
         self,
         get_video: bool = True,
         get_video_duration: bool = True,
@@ -846,7 +846,7 @@ def _checked_ranges(
     return [(start, end) for start, end in ranges]
 
 
-def get_clips_uniform(  # noqa: PLR0917 - as Energon's
+def get_clips_uniform(
     av_decoder: AVDecoder,
     clip_duration_seconds: float,
     num_clips: int,

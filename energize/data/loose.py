@@ -192,7 +192,7 @@ class LooseSource(ShardedSource[dict[str, Any]], FieldSource[dict[str, Any]]):
     opened: float
     """When it was looked at, in seconds since 1970."""
 
-    def __init__(  # noqa: PLR0917
+    def __init__(
         self,
         path: Path,
         rows: ShardedSource[Row],

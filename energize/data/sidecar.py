@@ -367,7 +367,7 @@ class Sidecar:
             asked += [(begin, end)] if begin < end else []
         await self.ranges(url, found, asked, "planned")
 
-    async def ranges(  # noqa: PLR0915
+    async def ranges(  # noqa: C901, PLR0915
         self, url: str, found: Any, spans: list[tuple[int, int]], how: str
     ) -> Any:
         """See that ranges of an object, in ascending order, are in the cache; return

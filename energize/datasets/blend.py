@@ -161,7 +161,7 @@ class BlendDataset(MixDataset[T_co]):
     targets: tuple[Weight, ...] | None
     max_correction: float | None
 
-    def __init__(
+    def __init__(  # noqa: PLR0913
         self,
         *pairs: PairOf[T_co] | Iterable[PairOf[T_co]] | Mapping[str, Dataset[T_co]],
         weights: Mapping[str, Weight] | WeightScheduler | None = None,

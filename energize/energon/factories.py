@@ -123,7 +123,7 @@ class WebdatasetPreparator:
     """
 
     @staticmethod
-    def prepare_dataset(
+    def prepare_dataset(  # noqa: PLR0913
         parent_path: str | os.PathLike[str],
         paths: Sequence[str | os.PathLike[str]],
         *,
@@ -241,7 +241,7 @@ class RankFactory(SourceFactory[T_co]):
 class _Factory(RankFactory[T_co]):
     """A factory with the arguments that all factories of Megatron-Energon have."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913
         self,
         source: Any,
         load: Any,

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
+from importlib.metadata import entry_points
 from types import ModuleType
 from typing import Any
 
@@ -120,9 +121,8 @@ def _command(name: str) -> Any:
     """Return a command of `energize` as a click command; None for an unknown name."""
     from typer.main import get_group
 
-    from energize.cli.main import app
-
-    return get_group(app).commands.get(name)
+    [program] = entry_points(group="console_scripts", name="energize")
+    return get_group(program.load()).commands.get(name)
 
 
 class _PathFinder(MetaPathFinder, Loader):

@@ -78,7 +78,7 @@ class EnergonWorkerConfig(lanes.WorkerConfig):
     worker_debug_path: str | None
     worker_log_level: int
 
-    def __init__(
+    def __init__(  # noqa: PLR0913
         self,
         rank: int | None = None,
         world_size: int | None = None,

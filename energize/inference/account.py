@@ -20,7 +20,7 @@ from energize.task.load import parse_field
 _SHOWN = 3
 
 
-def account_of(  # noqa: PLR0917
+def account_of(
     scene: Scene,
     split_part: str,
     candidate: Candidate,

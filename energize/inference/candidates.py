@@ -94,7 +94,7 @@ class Candidate:
         return self.override or f"format: {self.format}"
 
 
-def reading_of(  # noqa: PLR0917
+def reading_of(
     scene: Scene,
     rows: Sequence[Row],
     column: str,

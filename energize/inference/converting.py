@@ -70,7 +70,7 @@ _PLACES = ("__key__", "__dataset__", "__shard__", "__index__")
 
 @all_in_turn
 @os_errors_as(PrepareError, what="cannot be used")
-def convert(
+def convert(  # noqa: PLR0913
     source: str | os.PathLike[str],
     out: str | os.PathLike[str],
     *,

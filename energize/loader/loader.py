@@ -1177,7 +1177,7 @@ SavableDataLoaderState = dict
 _OPTIONS = {each.name for each in fields(LoaderSettings)} - {"apart", "failures"}
 
 
-def get_loader(
+def get_loader(  # noqa: PLR0913
     dataset: Dataset[T],
     *,
     worker_config: WorkerConfig | None = None,

@@ -42,7 +42,7 @@ _ONCE = "validation reads every sample once"
 
 @own_errors
 @by_manifest
-def get_train_dataset(
+def get_train_dataset(  # noqa: PLR0913
     path: MixPath | MixNode | Stages,
     *,
     split_part: str = "train",
@@ -173,7 +173,7 @@ def get_train_dataset(
 
 @own_errors
 @by_manifest
-def get_val_dataset(
+def get_val_dataset(  # noqa: PLR0913
     path: MixPath | MixNode | Stages,
     *,
     split_part: str = "val",
@@ -244,7 +244,7 @@ def get_val_dataset(
 
 @own_errors
 @by_manifest
-def get_val_datasets(
+def get_val_datasets(  # noqa: PLR0913
     path: MixPath | MixNode | Stages,
     *,
     split_part: str = "val",

@@ -205,7 +205,7 @@ class Columns:
             np.array(values, dtype=kind), np.array(absent, dtype=bool), why, first
         )
 
-    def stage(  # noqa: PLR0917
+    def stage(
         self,
         files: NewFiles,
         root: Path,

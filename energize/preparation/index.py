@@ -118,7 +118,7 @@ class PrepareReport:
 
 @all_in_turn
 @os_errors_as(PrepareError, what="cannot be used")
-def prepare(
+def prepare(  # noqa: PLR0913
     path: str | Path,
     *,
     shards: Sequence[str] | None = None,

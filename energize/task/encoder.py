@@ -315,7 +315,7 @@ class TaskEncoder(Generic[T_sample, T_encoded_sample, T_raw_batch, T_batch]):
         return PackingDataset(samples, buffer_size, select, pack, sample_encoder=post)
 
     @default
-    def build_train_datasets(
+    def build_train_datasets(  # noqa: PLR0913
         self,
         *,
         datasets: Sequence[Any],

@@ -77,7 +77,7 @@ class SourceFactory(BaseCoreDatasetFactory[T_co]):
     What is read comes in an order; `subset` says which samples.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913
         self,
         source: Any,
         load: Callable[[Any], T_co],

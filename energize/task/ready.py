@@ -168,7 +168,7 @@ of transformers, as AutoProcessor.from_pretrained(...) returns it; got \
 
     decoder = SampleDecoder(image_decode="pilrgb", orient=True)
 
-    def __init__(
+    def __init__(  # noqa: PLR0913
         self,
         processor: Any,
         *,

@@ -1,10 +1,35 @@
-"""`import energize` stays cheap; which package imports which is checked by
-import-linter."""
+"""`import energize` stays cheap, and core imports no heavy library at the top.
+
+import-linter checks which package imports which.
+"""
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
+from pathlib import Path
+
+import energize
+
+HEAVY = {"torch", "PIL", "typer"}
+
+
+def imported_at_the_top(path):
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.Import):
+            yield from (alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield node.module.partition(".")[0]
+
+
+def test_core_and_order_import_no_heavy_library_at_the_top():
+    # HTML of images, which is imported in functions only, needs Pillow.
+    package = Path(energize.__file__).parent
+    for folder in ("core", "order"):
+        for path in sorted((package / folder).glob("*.py")):
+            allowed = {"PIL"} if path.name == "html.py" else set()
+            assert HEAVY & {*imported_at_the_top(path)} <= allowed, path.name
 
 
 def test_importing_energize_loads_little():
