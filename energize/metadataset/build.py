@@ -335,13 +335,18 @@ class Builder:
             return builder._mixed_batches(node)
         if isinstance(node, Blend) and composition is not None:
             return builder._composed(node, composition, encoders[0])
-        if _counts_encoded(node):
-            builder = replace(builder, encoded=True)
+        return builder._from_samples(node, encoders[0], repeat=repeat)
+
+    def _from_samples(
+        self, node: MixNode, encoder: Encoder[Any], *, repeat: bool
+    ) -> Dataset[Any]:
+        """Return the batches of a node that is mixed sample by sample."""
+        builder = replace(self, encoded=True) if _counts_encoded(node) else self
         samples = builder.samples(node)
         if repeat and _ends(samples):
             samples = RepeatDataset(samples)
         with place_noted("" if builder.level is None else node.location):
-            return builder._batched(samples, encoders[0])
+            return builder._batched(samples, encoder)
 
     def _check_no_level(self, node: MixNode) -> None:
         if self.level is not None:

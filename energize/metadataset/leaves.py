@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from fractions import Fraction
 from typing import Any, NamedTuple, TypeVar, cast
 
@@ -126,22 +126,33 @@ def _with_paths(
     children = []
     for child in node.children:
         name = child.entry_name
-        if name is None and isinstance(child, Blend) and child.by is not None:
+        full = _joined(path, name)
+        if name is not None:
+            _check_unique(full, child.location, locations)
+        elif isinstance(child, Blend) and child.by is not None:
             name = _folder_name(child, defaults[len(paths) :])
-        full = f"{path}/{name}" if path and name else path or name or ""
-        if child.entry_name and full in locations:
-            raise MetadatasetError(
-                f"{locations[full]} and {child.location}: both are named {full!r}. "
-                "Names are "
-                "unique "
-                "within a mix: give one another name, or the file that has it"
-            )
+            full = _joined(path, name)
         locations[full] = child.location
         named = _with_paths(child, full, defaults, paths, locations)
-        children.append(
-            named if child.entry_name else named.model_copy(update={"entry_name": name})
-        )
+        if name != child.entry_name:
+            named = named.model_copy(update={"entry_name": name})
+        children.append(named)
     return node.with_children(children)
+
+
+def _joined(path: str, name: str | None) -> str:
+    return f"{path}/{name}" if path and name else path or name or ""
+
+
+def _check_unique(name: str, location: str, locations: Mapping[str, str]) -> None:
+    """Raise `MetadatasetError` if another entry has the name."""
+    if name in locations:
+        raise MetadatasetError(
+            f"{locations[name]} and {location}: both are named {name!r}. "
+            "Names are "
+            "unique "
+            "within a mix: give one another name, or the file that has it"
+        )
 
 
 def _folder_name(node: Blend, defaults: Sequence[str]) -> str | None:

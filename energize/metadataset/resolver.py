@@ -249,16 +249,12 @@ def as_mix(path: Any, split_part: str) -> Any:
         if None in map(real_number, path.values()):
             return path
         path = [{"path": name, "weight": weight} for name, weight in path.items()]
-    if isinstance(path, list | tuple):
-        entries = [
-            {"path": entry, "weight": 1} if isinstance(entry, _PATH) else entry
-            for entry in path
-        ]
-        if entries and all(isinstance(entry, Mapping) for entry in entries):
-            head = {"__module__": ENERGIZE, "__class__": "MetadatasetV2"}
-            return {**head, "splits": {split_part: {"blend": entries}}}
     if isinstance(path, _PATH):
         return path
+    entries = _blend_entries(path) if isinstance(path, list | tuple) else None
+    if entries:
+        head = {"__module__": ENERGIZE, "__class__": "MetadatasetV2"}
+        return {**head, "splits": {split_part: {"blend": entries}}}
     raise ConfigError(
         "expected the path of a folder or a metadataset; got a "
         f"{type(path).__name__}. Of a "
@@ -268,6 +264,19 @@ def as_mix(path: Any, split_part: str) -> Any:
         "encoder.build_batch(encoder.build_encode_sample(dataset), "
         "batch_size=32)"
     )
+
+
+def _blend_entries(paths: Sequence[Any]) -> list[Any] | None:
+    """Return paths and entries as the entries of a blend; None for other values."""
+    entries: list[Any] = []
+    for entry in paths:
+        if isinstance(entry, _PATH):
+            entries.append({"path": entry, "weight": 1})
+        elif isinstance(entry, Mapping):
+            entries.append(entry)
+        else:
+            return None
+    return entries
 
 
 class _Resolver:
