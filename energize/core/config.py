@@ -85,7 +85,9 @@ def deciding(node: Any) -> Any:
 
 
 def _tree(outer: Description, identity: int | None = None) -> Tree:
-    node = tree.unwrap(outer, tree.CONTENT_ONLY)
+    node = outer
+    if outer.traits.content_only:
+        node = tree.unwrap(outer, tree.CONTENT_ONLY)
     values = node.__dict__
     left_out = node.traits.neutral
     settings: Tree = {"kind": node.order_name}

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Literal, Self, TypeAlias, get_args
 
 from energize.core.ignored import TOLERANCES, accepted
 from energize.core.lanes import WorkerConfig, checked_config
-from energize.core.node import NodeTraits
+from energize.core.node import ORDER_ONLY, NodeTraits
 from energize.core.rng import derive
 from energize.errors import ConfigError, some
 
@@ -175,7 +175,7 @@ class Description:
     @cached_property
     def traits(self) -> NodeTraits:
         """The properties of this node that readers depend on; see `NodeTraits`."""
-        return NodeTraits()
+        return ORDER_ONLY
 
     def __init_subclass__(cls, **options: Any) -> None:
         """Set `order_name` where the class names none, and show the parameters of

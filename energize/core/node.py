@@ -208,6 +208,10 @@ class NodeTraits:
         return self.members != 1
 
 
+ORDER_ONLY = NodeTraits()
+"""The traits of a node that only decides order."""
+
+
 # Nodes, as readers and functions of trees see them.
 
 
