@@ -59,7 +59,6 @@ class EnergonLoader(loaders.SavableDataLoader[T], DataLoader[T]):  # type: ignor
 
     batch_size = None
     drop_last = False
-    _goes_on = True
 
     def __init__(
         self,
@@ -72,7 +71,11 @@ class EnergonLoader(loaders.SavableDataLoader[T], DataLoader[T]):  # type: ignor
         handler = None
         if isinstance(config, EnergonWorkerConfig):
             handler = config.global_error_handler
-            options["call_config"] = config
+            workers = options.get("num_workers")
+            options["call_config"] = (
+                config if workers is None else config.with_workers(workers)
+            )
+        options["continues_loops"] = True
         if options.get("failures") is None:
             on_error = options.pop("on_error", None) or "raise"
             options["failures"] = HandlerPolicy(on_error=on_error, handler=handler)

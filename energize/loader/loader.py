@@ -150,9 +150,6 @@ class Loader(Generic[T]):
 
     order_name = "Loader"
 
-    _goes_on = False
-    """Whether a loop ends where the one before it, left early, would have ended."""
-
     def __init__(
         self, dataset: Dataset[T], worker_config: WorkerConfig, settings: LoaderSettings
     ) -> None:
@@ -209,8 +206,9 @@ class Loader(Generic[T]):
                 log_missing_adapter(self, ranks.world_size)
         if self._loop_left:
             self.discard_unconfirmed()
-        anew = not (self._loaded or self._goes_on)
-        role = self._settings.role if self._goes_on else self.role
+        continues = self._settings.continues_loops
+        anew = not (self._loaded or continues)
+        role = self._settings.role if continues else self.role
         rewinds = role == "eval"
         if rewinds and not (self._loaded and self._run.within_loop(self._next_place())):
             self._move_to(None)

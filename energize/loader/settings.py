@@ -94,6 +94,8 @@ class LoaderSettings:
     call_config: InstanceOf[WorkerConfig] | None = None
     """The config that functions may ask for while they are called, and whose ranks
     `current_batch_index` counts apart."""
+    continues_loops: StrictBool = False
+    """Whether a loop ends where the previous loop, left early, would have ended."""
     encoder_threads: Count = 1
     multiprocessing_context: Literal["fork", "spawn", "forkserver"] | None = None
     timeout: Seconds | None = DEFAULT_TIMEOUT

@@ -645,6 +645,34 @@ def test_a_view_is_its_dataset_as_an_input_and_in_a_loader():
     assert view.describe() == shuffled.describe()
 
 
+NODES = {
+    "BatchDataset": lambda made, data: made(data, 3, list),
+    "BlendDataset": lambda made, data: made((data, 1), stop="all_exhausted"),
+    "ConcatDataset": lambda made, data: made(data, data),
+    "EpochizeDataset": lambda made, data: made(data, 4),
+    "FilterDataset": lambda made, data: made(data, str.isalpha),
+    "GcDataset": lambda made, data: made(data, every_n_iter=5),
+    "IterMapDataset": lambda made, data: made(data, iter),
+    "LimitDataset": lambda made, data: made(data, 5),
+    "LogSampleDataset": lambda made, data: made(data, mode="train"),
+    "MapDataset": lambda made, data: made(dataset=data, map_fn=str.upper),
+    "RepeatDataset": lambda made, data: made(data, 2),
+    "ShuffleBufferDataset": lambda made, data: made(data, 4),
+}
+
+
+@pytest.mark.parametrize("name", NODES)
+def test_the_datasets_of_the_face_read_what_those_of_energize_read(name):
+    config = WorkerConfig(rank=0, world_size=1)
+    data = ListSource(LETTERS, name="letters")
+    plain = NODES[name](getattr(energize, name), data)
+    view = NODES[name](getattr(energon, name), energon.RankView(data, config))
+    assert isinstance(view, energon.BaseWrapperDataset)
+    assert view.dataset == plain
+    assert list(view) == list(plain)
+    assert list(pickle.loads(pickle.dumps(view))) == list(plain)
+
+
 def test_importing_the_face_changes_nothing_elsewhere():
     program = """
 import sys

@@ -122,8 +122,8 @@ def _options(command: Any, name: str) -> Iterator[tuple[str, str]]:
 
 
 def write() -> None:
-    """Write what is recorded, but for what was taken away, as it is now, and new names
-    of `energize`.
+    """Write what is recorded as it is now, and new names of `energize`; leave out what
+    is gone.
     """
     recorded = json.loads(API.read_text())
     kept = {
@@ -133,5 +133,6 @@ def write() -> None:
     }
     new = {f"energize:{name}": "" for name in energize.__all__}
     names = {name: answer(name, was) for name, was in sorted((new | kept).items())}
+    names = {name: now for name, now in names.items() if not now.startswith("gone")}
     api = {"allowed": recorded["allowed"], "names": names, "options": options()}
     API.write_text(json.dumps(api, indent=0) + "\n")
