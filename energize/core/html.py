@@ -14,8 +14,8 @@ from itertools import chain, islice
 from typing import Any
 
 import numpy as np
-import PIL.Image
 
+from energize.core.lazy import PIL
 from energize.core.loss_weights import WEIGHTS
 from energize.core.media import MediaDecoder
 from energize.core.padding import PADDING

@@ -16,11 +16,13 @@ from typing import TYPE_CHECKING, Any
 from energize.errors import ConfigError
 
 __all__ = [
+    "PIL",
     "fsspec",
     "is_instance_of",
     "optional_module",
     "torch",
     "webdataset",
+    "yaml",
 ]
 
 
@@ -28,7 +30,13 @@ class _LateModule(ModuleType):
     """Stands for a module of that name, and has its attributes."""
 
     def __getattr__(self, name: str) -> Any:
-        value = getattr(import_module(self.__name__), name)
+        module = import_module(self.__name__)
+        try:
+            value = getattr(module, name)
+        except AttributeError:
+            if name.startswith("_"):
+                raise
+            value = import_module(f"{self.__name__}.{name}")
         setattr(self, name, value)
         return value
 
@@ -36,16 +44,21 @@ class _LateModule(ModuleType):
 if TYPE_CHECKING:
     import fsspec
     import fsspec.utils
+    import PIL
+    import PIL.Image
     import torch
     import torch.distributed
     import torch.multiprocessing
     import torch.utils.data
     import webdataset
+    import yaml
 
 else:
+    PIL = _LateModule("PIL")
     fsspec = _LateModule("fsspec")
     torch = _LateModule("torch")
     webdataset = _LateModule("webdataset")
+    yaml = _LateModule("yaml")
 
 
 # Libraries that are only needed for some things.

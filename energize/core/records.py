@@ -15,7 +15,6 @@ from itertools import chain
 from typing import Any, TypeVar, cast
 
 import numpy as np
-from rich.pretty import pretty_repr
 
 from energize.errors import (
     ConfigError,
@@ -179,6 +178,8 @@ def format_sample_detailed(sample: Any, indent: str = "") -> str:
     }
     """
     shown = map_leaves(sample, lambda leaf: _leaf(leaf, _MOST_OTHER, values=True))
+    from rich.pretty import pretty_repr
+
     text = pretty_repr(shown, max_length=_MOST_ITEMS, max_string=_MOST_CHARACTERS)
     return "\n".join(indent + line for line in text.split("\n"))
 
@@ -194,6 +195,8 @@ def format_sample_compact(
     ... )
     "{'text': 'aaaaa'+4, 'image': np.ndarray(shape=(3, 2, 2), dtype=float64)}"
     """
+    from rich.pretty import pretty_repr
+
     return pretty_repr(
         map_leaves(sample, lambda leaf: _leaf(leaf, max_str_len, values=False)),
         max_width=sys.maxsize,

@@ -9,8 +9,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from rich.repr import auto
-
 from energize.core.validation import parse_json
 from energize.errors import DataError
 
@@ -62,7 +60,6 @@ _FORMS = (
 )
 
 
-@auto
 @dataclass(frozen=True, slots=True, repr=False)
 class Turn:
     """A turn of a conversation.
@@ -92,6 +89,14 @@ class Turn:
         yield "text", self.text
         yield "learned", self.learned, None
         yield "extra", self.extra, {}
+
+    def __repr__(self) -> str:
+        fields = [f"role={self.role!r}", f"text={self.text!r}"]
+        if self.learned is not None:
+            fields.append(f"learned={self.learned!r}")
+        if self.extra:
+            fields.append(f"extra={self.extra!r}")
+        return f"Turn({', '.join(fields)})"
 
 
 class MediaPlace(NamedTuple):

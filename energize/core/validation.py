@@ -15,11 +15,11 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated, Any, NamedTuple, TypeAlias, TypeVar
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Strict, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
 from energize.core import limits
+from energize.core.lazy import yaml
 from energize.errors import EnergizeError, nearest
 
 T = TypeVar("T")
@@ -61,11 +61,6 @@ _WIDE = {4: re.compile(rb"[\xf0-\xff]"), 2: re.compile(rb"[\xc4-\xef]")}
 _PAIR = re.compile(rb"(?<!\\)((?:\\\\)*)(\\u[dD][89abAB]\w\w\\u[dD][c-fC-F]\w\w)")
 
 INSIDE_ITSELF = "an alias to a list or mapping from inside it"
-
-# The safe subset of YAML, parsed in C where PyYAML was built with libyaml.
-SafeLoader: type[yaml.SafeLoader] | type[yaml.CSafeLoader] = getattr(
-    yaml, "CSafeLoader", yaml.SafeLoader
-)
 
 
 class Model(BaseModel):
@@ -257,7 +252,7 @@ def lines_of(text: str | bytes) -> dict[KeyPath, int]:
     if not text or len(text) > _LINES_BYTES:
         return lines
     try:
-        root = yaml.compose(text, SafeLoader)
+        root = yaml.compose(text, safe_loader())
     except (ValueError, yaml.YAMLError, RecursionError):
         return lines
     open_nodes: set[int] = set()
@@ -309,6 +304,11 @@ def _told(detail: ErrorDetails, known: list[str]) -> tuple[str, str]:
 # there is memory for: both are told before text is turned into values.
 
 
+def safe_loader() -> type[Any]:
+    """Return the loader of the safe subset of YAML, in C if libyaml was found."""
+    return getattr(yaml, "CSafeLoader", None) or yaml.SafeLoader
+
+
 def check_yaml(text: str | bytes, *, circles: bool = False) -> bytes:
     """Return a text to parse; raise ValueError for YAML that is no UTF-8, nested too
     deeply, has or stands for too many values, or has a text with too many letters;
@@ -330,7 +330,7 @@ more, set energize.core.limits.LEVELS
     values = 0
     data = text.encode() if isinstance(text, str) else text
     try:
-        for event in yaml.parse(data, SafeLoader):
+        for event in yaml.parse(data, safe_loader()):
             if isinstance(event, yaml.CollectionStartEvent):
                 around.append((event.anchor, values))
                 if len(around) > limits.LEVELS:
@@ -370,13 +370,13 @@ more, set energize.core.limits.LEVELS
     return data
 
 
-def load_yaml(text: str | bytes, loader: type[Any] = SafeLoader) -> Any:
+def load_yaml(text: str | bytes, loader: type[Any] | None = None) -> Any:
     """Return the values of a YAML text; raise `yaml.YAMLError` if it is none,
     ValueError if it is too much. `loader` is `SafeLoader` or a class made of it.
     """
     data = check_yaml(text)
     try:
-        return yaml.load(data, loader)  # noqa: S506 - safe
+        return yaml.load(data, loader or safe_loader())
     except (
         ArithmeticError,
         AttributeError,

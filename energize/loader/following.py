@@ -23,7 +23,7 @@ from energize.core.checks import checked_whole, real_number
 from energize.core.dataset import Dataset
 from energize.core.lanes import Ranks
 from energize.core.stream import counter_field, state_field
-from energize.core.validation import Model, SafeLoader, load_yaml, short, validated
+from energize.core.validation import Model, load_yaml, safe_loader, short, validated
 from energize.data.files import files_at
 from energize.errors import (
     ConfigError,
@@ -364,7 +364,7 @@ class WeightsFile:
         _log.warning("%s: %s. The weights stay as they are", self.path, reason)
 
 
-class _OnceLoader(SafeLoader):  # type: ignore[misc,valid-type]  # of two, by what is installed
+class _OnceLoader(safe_loader()):  # type: ignore[misc]  # of two, by what is installed
     """Refuses a mapping with a key that is given twice, of which YAML keeps the
     last.
     """

@@ -22,10 +22,10 @@ from energize.core.validation import (
     INSIDE_ITSELF,
     MOST_FAULTS,
     KeyPath,
-    SafeLoader,
     check_yaml,
     line_of,
     place,
+    safe_loader,
     short,
 )
 from energize.data.files import absent, read_file
@@ -58,7 +58,7 @@ _VARIABLE = re.compile(r"\$\$\{|\$\{(?P<inside>[^{}]*)\}|\$\{")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
-class _Loader(SafeLoader):  # type: ignore[misc,valid-type]  # of two, by what is installed
+class _Loader(safe_loader()):  # type: ignore[misc]  # of two, by what is installed
     """The syntax of YAML 1.1 with the numbers of 1.2, in which 1e-3 is one and 1:30 is
     text.
     """
