@@ -604,7 +604,7 @@ class _Collecting:
 
 class WatchdogDataset(MapDataset[T]):
     """Passes items through. It is the loader that watches here:
-    `watchdog_timeout_seconds` and `fail_on_timeout` of `get_loader`; the arguments of
+    `warn_after` and `timeout` of `get_loader`; the arguments of
     those names have no effect.
 
     >>> from energize import ListSource

@@ -22,6 +22,7 @@ from energize.errors import NotIndexedError, StateError, StateMismatchError
 from energize.loader import loader as loaders
 from energize.loader.loader import SavableDataLoaderState
 from energize.loader.run import Run
+from energize.loader.settings import WARN_SECONDS
 from energize.loader.state import tree_of
 
 __all__ = [
@@ -52,6 +53,12 @@ class EnergonLoader(loaders.SavableDataLoader[T], DataLoader[T]):  # type: ignor
     Args:
         dataset: The dataset to deliver.
         worker_config: Ranks and workers; by default those that the dataset carries.
+        watchdog_timeout_seconds: The `warn_after` of `energize.get_loader`.
+        watchdog_initial_timeout_seconds: Seconds that the first item of a worker may
+            take, if `fail_on_timeout` is set.
+        fail_on_timeout: Whether a worker that gives no item for as long is replaced,
+            and the third one in its place is a `LoaderError`: the `timeout` of
+            `energize.get_loader`. Without workers there are only warnings.
         **options: Options of `energize.get_loader`.
     """
 
@@ -65,8 +72,15 @@ class EnergonLoader(loaders.SavableDataLoader[T], DataLoader[T]):  # type: ignor
         dataset: Dataset[T],
         *,
         worker_config: lanes.WorkerConfig | None = None,
+        watchdog_timeout_seconds: float | None = WARN_SECONDS,
+        watchdog_initial_timeout_seconds: float | None = None,
+        fail_on_timeout: bool = False,
         **options: Any,
     ) -> None:
+        options.setdefault("warn_after", watchdog_timeout_seconds)
+        limits = watchdog_timeout_seconds, watchdog_initial_timeout_seconds
+        if fail_on_timeout and any(limits):
+            options.setdefault("timeout", max(limit or 0.0 for limit in limits))
         config = worker_config or getattr(dataset, "worker_config", None)
         handler = None
         if isinstance(config, EnergonWorkerConfig):

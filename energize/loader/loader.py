@@ -64,7 +64,7 @@ from energize.loader.settings import (
 )
 from energize.loader.state import packed_state, resumed
 from energize.loader.waiting import Waiting
-from energize.loader.watchdog import LateError, Watchdog, ctrl_c_later
+from energize.loader.watchdog import Watchdog, ctrl_c_later
 from energize.loader.worker import Task
 from energize.report import Book, Ledger, Outlier, Report, Stand
 from energize.report.blame import Delivered
@@ -813,7 +813,7 @@ class Loader(Generic[T]):
             self._failures.keep = self._list.add
         if self._watch is None and not workers:
             what = "no item came, which is read in this process (num_workers=0),"
-            self._watch = Watchdog(what, settings.patience)
+            self._watch = Watchdog(what, settings.warn_after)
             weakref.finalize(self, self._watch.close).atexit = False
         if self._book is not None:
             self._book.begin(self.dataset, items_of(self.dataset, place))
@@ -833,7 +833,7 @@ class Loader(Generic[T]):
             self._end_pool()
             task = Task(self._run.base, self._context, settings.cache_pool)
             self._pool = WorkerPool(
-                task, many, settings.start_method, settings.silence, settings.patience
+                task, many, settings.start_method, settings.timeout, settings.warn_after
             )
         return self._pool, ReadAhead(
             many, settings.prefetch_factor, settings.prefetch_bytes
@@ -947,15 +947,12 @@ class Loader(Generic[T]):
         """Return the next item, read in this process, with somebody who says so if it
         does not come.
         """
+        watch.start(now)
         try:
-            watch.start(now)
-            try:
-                with nullcontext() if pool is None else activate(pool):
-                    return next(feed)
-            finally:
-                watch.end()
-        except LateError:
-            raise LoaderError(watch.text) from None
+            with nullcontext() if pool is None else activate(pool):
+                return next(feed)
+        finally:
+            watch.end()
 
     def _let_go(self) -> None:
         """Keep the position of the running iteration, if there is one, and end it."""
@@ -1195,9 +1192,7 @@ def get_loader(  # noqa: PLR0913
     role: Role | None = None,
     cache_pool: Any = None,
     losses: ListPath | None = None,
-    watchdog_timeout_seconds: float | None = LoaderSettings.watchdog_timeout_seconds,
-    watchdog_initial_timeout_seconds: float | None = None,
-    fail_on_timeout: bool = False,
+    warn_after: float | None = LoaderSettings.warn_after,
     ledger: Ledger | bool = True,
     **ignored: Any,
 ) -> SavableDataLoader[T]:
@@ -1243,14 +1238,11 @@ def get_loader(  # noqa: PLR0913
     may hang with several; give `multiprocessing_context="spawn"` for these.
     `multiprocessing_context`: how workers start; by default "fork" on Linux, which
     takes lambdas too, else "spawn", which needs a dataset that can be pickled.
-    `timeout`: seconds to wait for a worker that runs but gives no whole answer, before
-    another one takes its place, and for other ranks; None for ever.
-    `watchdog_timeout_seconds`: seconds that an item may be waited for, before it is
-    said in the log which worker is busy, and with what, with its Python stacks; again
-    after twice as long, and so on. None for never. `watchdog_initial_timeout_seconds`
-    is for the first item of a worker. With `fail_on_timeout` it is a `LoaderError` at
-    once. Other workers take the place of silent ones after `timeout`; where that is not
-    given, not before twice these seconds. `cache_pool`: what
+    `timeout`: seconds to wait for a worker or rank that does not answer; by default
+    300. A worker is then replaced, and a rank is a `LoaderError`. None waits for ever.
+    `warn_after`: seconds to wait for an item before the log shows which worker is busy
+    with what, with its Python stacks; by default 60, again after twice as long, and so
+    on. None for never. `cache_pool`: what
     `energize.cache.active_pool()` and `TaskEncoder.cache` are in hooks, in each worker
     a pool of its own; it is closed with the loader. `ledger`: what `Loader.report`
     counts beside samples (see `Ledger`); False for nothing at all.

@@ -43,7 +43,7 @@ from energize.loader.shipping import (
     Reply,
     stored,
 )
-from energize.loader.watchdog import Patience, ctrl_c_later
+from energize.loader.watchdog import ctrl_c_later, is_late
 from energize.loader.worker import STACKS, Task, on_leash, serve
 
 _MOST_ENDS = 3
@@ -190,7 +190,7 @@ class WorkerPool:
         count: int,
         start_method: str,
         timeout: float | None,
-        patience: Patience,
+        warn_after: float | None,
     ) -> None:
         check_processes(count, "num_workers")
         self.workers = count
@@ -202,10 +202,8 @@ class WorkerPool:
         self._task = task
         self._start_method = start_method
         self._timeout = timeout
-        self._patience = patience
-        self._look_around = min(
-            _LOOK_AROUND, (patience.shortest or 2 * _LOOK_AROUND) / 2
-        )
+        self._warn_after = warn_after
+        self._look_around = min(_LOOK_AROUND, (warn_after or 2 * _LOOK_AROUND) / 2)
         self._owner = os.getpid()
         self._members: list[Member] = []
         self._end = weakref.finalize(self, _end_all, self._members, self._owner)
@@ -404,19 +402,13 @@ class WorkerPool:
 
     def _tell_if_late(self, member: Member) -> None:
         """Say it, each time after twice as long, or raise an error."""
-        if not self._patience.ends(member.silent, member.said, first=not member.heard):
+        if not is_late(member.silent, self._warn_after, member.said):
             return
         member.said += 1
         text = (
             f"{member.name} gave no item for {member.silent:.1f} s{self._work(member)}"
         )
         stacks = member.busy_with()
-        if self._patience.fails:
-            raise LoaderError(
-                f"{text}, which fail_on_timeout makes an error. The loader's state is "
-                "that after "
-                f"the last delivered item. It was busy with:\n{stacks}"
-            )
         _log.warning("%s. It is busy with:\n%s", text, stacks)
 
     def _replace(self, member: Member, why: tuple[str, str] | None) -> None:

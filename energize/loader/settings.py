@@ -25,7 +25,6 @@ from energize.core.os_errors import is_url
 from energize.core.validation import validated
 from energize.errors import ConfigError
 from energize.loader.position import MOST_LANES
-from energize.loader.watchdog import Patience
 from energize.report import Ledger
 
 T = TypeVar("T")
@@ -38,8 +37,8 @@ DEFAULT_TIMEOUT = 300.0
 """Seconds: less than the collectives of other ranks wait before they give up (NCCL's
 600)."""
 
-WATCH_SECONDS = 60.0
-"""Seconds without an item after which it is said what is busy, and with what."""
+WARN_SECONDS = 60.0
+"""Seconds without an item after which the log shows which worker is busy with what."""
 
 ListPath = str | os.PathLike[str]
 
@@ -102,9 +101,7 @@ class LoaderSettings:
     role: Role | None = None
     cache_pool: Annotated[Any, AfterValidator(_closes)] = None
     losses: Annotated[Path | None, AfterValidator(_on_disk)] = None
-    watchdog_timeout_seconds: Seconds | None = WATCH_SECONDS
-    watchdog_initial_timeout_seconds: Seconds | None = None
-    fail_on_timeout: StrictBool = False
+    warn_after: Seconds | None = WARN_SECONDS
     ledger: InstanceOf[Ledger] | StrictBool = True
     apart: bool = False
     """Whether a loader has no others to talk with; its state is then good for itself
@@ -115,21 +112,6 @@ class LoaderSettings:
         """How workers start."""
         default = "fork" if sys.platform == "linux" else "spawn"
         return self.multiprocessing_context or default
-
-    @property
-    def patience(self) -> Patience:
-        """When to say that no item comes."""
-        limits = self.watchdog_timeout_seconds, self.watchdog_initial_timeout_seconds
-        return Patience(*limits, self.fail_on_timeout)
-
-    @property
-    def silence(self) -> float | None:
-        """Seconds after which another worker takes the place of a silent one:
-        `timeout`, and where nobody gave one, not before the watchdog has spoken.
-        """
-        if self.timeout != DEFAULT_TIMEOUT:
-            return self.timeout
-        return max(DEFAULT_TIMEOUT, 2 * max(self.patience.limits, default=0))
 
 
 _SETTINGS = TypeAdapter(LoaderSettings)

@@ -1,8 +1,7 @@
-"""Saying that what is waited for does not come, and what is busy; or giving up."""
+"""Warnings about items that do not come, with what is busy."""
 
 from __future__ import annotations
 
-import ctypes
 import logging
 import os
 import signal
@@ -12,7 +11,6 @@ import time
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from multiprocessing import resource_tracker
 from typing import Any
 
@@ -22,66 +20,40 @@ _LOOK = 1.0
 _log = logging.getLogger("energize")
 
 
-@dataclass(frozen=True)
-class Patience:
-    """How many seconds nothing may come before that is said, and before the very first
-    item; None for any number. With `fails` it is an error.
+def is_late(waited: float, limit: float | None, warnings: int) -> bool:
+    """Return whether to warn after a wait of so many seconds.
+
+    Args:
+        waited: Seconds.
+        limit: Seconds until the first warning; each further one comes after twice as
+            long. None for no warning.
+        warnings: How many warnings there have been of this wait.
     """
-
-    seconds: float | None = None
-    first: float | None = None
-    fails: bool = False
-
-    def ends(self, waited: float, said: int, *, first: bool) -> bool:
-        """Whether it is to be said that somebody has waited so long, each time after
-        twice as long; `first` if nothing has come yet.
-        """
-        limit = self.first if first and self.first is not None else self.seconds
-        return limit is not None and waited >= limit * 2**said
-
-    @property
-    def limits(self) -> list[float]:
-        """Those that there are."""
-        return [each for each in (self.seconds, self.first) if each is not None]
-
-    @property
-    def shortest(self) -> float | None:
-        """The shorter limit."""
-        return min(self.limits, default=None)
-
-
-class LateError(BaseException):
-    """Raised in the thread that waits, in the middle of anything; no `except Exception`
-    of users' functions holds it up.
-    """
+    return limit is not None and waited >= limit * 2**warnings
 
 
 class Watchdog:
     """Watches what another thread waits for, from a thread of its own.
 
     `since` is the time at which the other thread began to wait, None when it has what
-    it waits for. In C code a thread cannot be interrupted: where the wait fails, the
-    error comes as soon as Python runs again.
+    it waits for.
     """
 
-    def __init__(self, what: str, patience: Patience) -> None:
+    def __init__(self, what: str, warn_after: float | None) -> None:
         self._what = what
-        self._patience = patience
+        self._warn_after = warn_after
         self._thread: threading.Thread | None = None
         self._owner = os.getpid()
         self._changed = threading.Condition()
         self._closed = False
         self.since: float | None = None
-        self.waits = 0
         self.reader = 0
-        self.text = ""
 
     def start(self, since: float) -> None:
         """Watch the thread that calls this, which waits from now on."""
         self.reader = threading.get_ident()
-        self.waits = self.waits + 1
         self.since = since
-        if self._thread is None and self._patience.shortest is not None:
+        if self._thread is None and self._warn_after is not None:
             self._thread = threading.Thread(
                 target=self._watch, name="energize watch", daemon=True
             )
@@ -110,7 +82,7 @@ class Watchdog:
         self._closed = False
 
     def _watch(self) -> None:
-        look = min(_LOOK, (self._patience.shortest or _LOOK) / 8)
+        look = min(_LOOK, (self._warn_after or _LOOK) / 8)
         began = None
         said = 0
         with self._changed:
@@ -124,25 +96,12 @@ class Watchdog:
                 self._changed.wait(look)
 
     def _looked(self, waited: float, said: int) -> bool:
-        """Say that it comes late, each time after twice as long, or raise; whether it
-        was said.
-        """
-        if not self._patience.ends(waited, said, first=self.waits <= 1):
+        """Warn if the item is late; return whether it is."""
+        if not is_late(waited, self._warn_after, said):
             return False
         stack = stack_of(self.reader)
-        if self._patience.fails:
-            self.text = (
-                f"{self._what} for {waited:.1f} s, and fail_on_timeout makes that an "
-                "error. "
-                f"This process is busy with:\n{stack}"
-            )
-            late = ctypes.py_object(LateError)
-            ctypes.pythonapi.PyThreadState_SetAsyncExc(
-                ctypes.c_ulong(self.reader), late
-            )
-        else:
-            text = "%s for %.1f s. This process is busy with:\n%s"
-            _log.warning(text, self._what, waited, stack)
+        text = "%s for %.1f s. This process is busy with:\n%s"
+        _log.warning(text, self._what, waited, stack)
         return True
 
 

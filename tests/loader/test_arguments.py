@@ -48,13 +48,8 @@ from tests.support.datasets import numbers
             "whole number of micro batches",
         ),
         ({"timeout": 0}, "timeout"),
-        ({"watchdog_timeout_seconds": -1.0}, "watchdog_timeout_seconds"),
-        (
-            {"watchdog_initial_timeout_seconds": True},
-            "watchdog_initial_timeout_seconds",
-        ),
+        ({"warn_after": -1.0}, "warn_after"),
         ({"role": "test"}, "role"),
-        ({"fail_on_timeout": "yes"}, "fail_on_timeout"),
         ({"cache_pool": "pool"}, "cache_pool"),
         ({"ledger": 3}, "ledger"),
         ({"timeout": float("nan")}, "timeout"),
@@ -116,9 +111,6 @@ ARGUMENTS = {
     "gc_collect_every_n_steps": 10,
     "prefetch_factor": 2,
     "cache_pool": None,
-    "watchdog_timeout_seconds": 60,
-    "watchdog_initial_timeout_seconds": None,
-    "fail_on_timeout": False,
 }
 
 
