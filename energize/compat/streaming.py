@@ -5,7 +5,7 @@ batches.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
 from typing import Any, NamedTuple, TypeVar
@@ -252,6 +252,55 @@ class Shard(NamedTuple):
     samples: int
 
 
+def _note_unused(arguments: Mapping[str, Any]) -> None:
+    """Log arguments that change nothing; raise TypeError for unknown ones."""
+    for name, value in arguments.items():
+        if name not in _WITHOUT_USE.split():
+            raise TypeError(
+                f"StreamingDataset() got an unexpected keyword argument {name!r}"
+            )
+        _note("StreamingDataset", name, value)
+
+
+def _check_batching(method: str, batch_size: int | None) -> None:
+    """Raise `ConfigError` for a method that needs a batch size."""
+    if batch_size is None and method != "random":
+        raise ConfigError(
+            f"StreamingDataset: batching_method={method!r} puts batches together; say "
+            "with batch_size of how many samples on each rank"
+        )
+
+
+def _set_checks(
+    streams: Iterable[Stream], validate_hash: str | None, *, allow_unsafe_types: bool
+) -> None:
+    """Let streams check and trust their shards as the dataset says."""
+    for stream in streams:
+        stream.allow_unsafe_types = allow_unsafe_types
+        stream.validate_hash = stream.validate_hash or validate_hash
+
+
+def _warn_of_turns(count: int) -> None:
+    """Warn if several streams follow one another."""
+    if count > 1:
+        _log.warning(
+            "StreamingDataset: without shuffle the %d streams come one after the "
+            "other; shuffle=True or batching_method='stratified' mixes them",
+            count,
+        )
+
+
+def _set_quotas(
+    streams: Sequence[Stream], counts: Sequence[int], repeats: Sequence[float]
+) -> None:
+    """Write the samples of an epoch into the streams, as MosaicML Streaming does."""
+    for stream, count, repeat in zip(streams, counts, repeats, strict=True):
+        stream._asked = stream.quota
+        stream.proportion = count / sum(counts)
+        stream.repeat = repeat
+        stream.choose = count
+
+
 class StreamingDataset(IterableDataset[Any]):
     """The samples of several streams in the proportions of their quotas, epoch after
     epoch.
@@ -295,7 +344,7 @@ class StreamingDataset(IterableDataset[Any]):
 
     order_name = "StreamingDataset"
 
-    def __init__(  # noqa: PLR0913, PLR0915
+    def __init__(  # noqa: PLR0913
         self,
         *,
         streams: Sequence[Stream] | None = None,
@@ -317,12 +366,8 @@ class StreamingDataset(IterableDataset[Any]):
         stream_config: Mapping[str, Any] | None = None,
         **without_use: Any,
     ) -> None:
+        _note_unused(without_use)
         for name, value in without_use.items():
-            if name not in _WITHOUT_USE.split():
-                raise TypeError(
-                    f"StreamingDataset() got an unexpected keyword argument {name!r}"
-                )
-            _note("StreamingDataset", name, value)
             setattr(self, name, value)
         _warn_of_hooks(self, StreamingDataset, _DATASET_HOOKS)
         if bool(streams) == bool(remote or local) or (streams and stream_config):
@@ -337,15 +382,8 @@ class StreamingDataset(IterableDataset[Any]):
                 streams_registry[stream_name](**{**(stream_config or {}), **paths})
             ]
         self.streams = tuple(streams)
-        for stream in self.streams:
-            stream.allow_unsafe_types = allow_unsafe_types
-            stream.validate_hash = stream.validate_hash or validate_hash
-        if batch_size is None and batching_method != "random":
-            raise ConfigError(
-                f"StreamingDataset: batching_method={batching_method!r} puts batches "
-                "together; say "
-                "with batch_size of how many samples on each rank"
-            )
+        _set_checks(self.streams, validate_hash, allow_unsafe_types=allow_unsafe_types)
+        _check_batching(batching_method, batch_size)
         seed = checked_whole(shuffle_seed, "StreamingDataset: shuffle_seed", 0)
         self._ranks = _replicated(
             WorkerConfig().ranks(), 1 if replication is None else replication
@@ -358,13 +396,8 @@ class StreamingDataset(IterableDataset[Any]):
         self.sampling_method = sampling_method
         self.batching_method = batching_method
         in_turn = batching_method == "random" and not shuffle
-        if in_turn and len(self.streams) > 1:
-            _log.warning(
-                "StreamingDataset: without shuffle the %d streams come one after the "
-                "other; "
-                "shuffle=True or batching_method='stratified' mixes them",
-                len(self.streams),
-            )
+        if in_turn:
+            _warn_of_turns(len(self.streams))
         drop_last = batch_size is None if drop_last is None else drop_last
         self._pairs = [
             (e.samples(split=split or "", seed=seed), e.quota) for e in self.streams
@@ -393,13 +426,9 @@ class StreamingDataset(IterableDataset[Any]):
         self._numbered = self._batches.with_inputs(
             [self.samples.with_inputs(list(map(_Numbered, parts, firsts)))]
         )
-        asked = self.samples.requested_counts.tolist()
-        repeats = (asked / np.maximum(self.samples_per_stream, 1)).tolist()
-        for stream, count, repeat in zip(self.streams, asked, repeats, strict=True):
-            stream._asked = stream.quota
-            stream.proportion = count / sum(asked)
-            stream.repeat = repeat
-            stream.choose = count
+        counts = self.samples.requested_counts.tolist()
+        repeats = (counts / np.maximum(self.samples_per_stream, 1)).tolist()
+        _set_quotas(self.streams, counts, repeats)
         whole = all(map(float.is_integer, repeats))
         self._alike = not shuffle and (whole or sampling_method == "fixed")
         self._place = SharedPlace()

@@ -200,24 +200,16 @@ def differences(saved: Any, current: Any) -> Iterator[str]:
     new = current.get("inputs") or []
     names = _labels(new)
     if old and all(isinstance(each, str) for each in old):  # as `_cut` leaves them
-        columns = _of_each_input(current)
-        cut = _cut(current)
-        current = {k: v for k, v in current.items() if k not in columns}
         if len(old) != len(new):
             yield f"{label}: had {len(old):,} inputs, has {len(new):,}"
         else:
-            others = [
-                who
-                for who, a, b in zip(names, old, cut["inputs"], strict=True)
-                if a != b
-            ]
-            yield from (f"{who}: its weight or its settings changed" for who in others)
+            pairs = zip(names, old, _cut(current)["inputs"], strict=True)
+            changed = [name for name, was, now in pairs if was != now]
+            yield from (f"{who}: its weight or its settings changed" for who in changed)
+        columns = _of_each_input(current)
+        current = {k: v for k, v in current.items() if k not in columns}
         old = new = names = []
-    for name in {**saved, **current}:
-        if name not in ("kind", "inputs"):
-            was = saved.get(name, _ABSENT)
-            now = current.get(name, _ABSENT)
-            yield from _changed(f"{label}: {name}", was, now, names)
+    yield from _changed_settings(label, saved, current, names)
     renamed = []
     if len(old) != 1 or len(new) != 1:
         renamed = list(_renamed(label, _labels(old), names))
@@ -225,6 +217,20 @@ def differences(saved: Any, current: Any) -> Iterator[str]:
     if not renamed:
         for one, other in zip(old, new, strict=True):
             yield from differences(one, other)
+
+
+def _changed_settings(
+    label: str,
+    saved: Mapping[str, Any],
+    current: Mapping[str, Any],
+    inputs: Sequence[str],
+) -> Iterator[str]:
+    """Yield a line for each setting of one node that differs."""
+    for name in {**saved, **current}:
+        if name not in ("kind", "inputs"):
+            was = saved.get(name, _ABSENT)
+            now = current.get(name, _ABSENT)
+            yield from _changed(f"{label}: {name}", was, now, inputs)
 
 
 def _changed(

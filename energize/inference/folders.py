@@ -74,12 +74,8 @@ def sidecars(scene: Scene) -> list[Candidate]:
 
 def _beside(scene: Scene) -> Reading:
     """Return a row for each image, with the names of its files."""
-    files_of: dict[str, Row] = {}
-    for sidecar in scene.sidecars:
-        for owner in sidecar.owners:
-            files_of.setdefault(owner, {})[sidecar.column] = sidecar.name
     columns = {sidecar.column: sidecar for sidecar in scene.sidecars}
-    rows: list[Row] = [{FILE: name, **files_of.get(name, {})} for name in scene.media]
+    rows = _rows_of_media(scene.media, scene.sidecars)
     preferred = (
         name for name in ("txt", "caption", "json", *columns) if name in columns
     )
@@ -105,6 +101,15 @@ def _beside(scene: Scene) -> Reading:
         notes.append(f"each line of a file in {wanted}/ is a sample of its own")
     made = reading_of(scene, rows, FILE, file_names, left_out, notes)
     return replace(made, first=first, columns=profiles, files=files, parts=parts)
+
+
+def _rows_of_media(media: Sequence[str], sidecars: Sequence[SidecarFile]) -> list[Row]:
+    """Return a row for each of the media, with the names of its files by column."""
+    files_of: dict[str, Row] = {}
+    for sidecar in sidecars:
+        for owner in sidecar.owners:
+            files_of.setdefault(owner, {})[sidecar.column] = sidecar.name
+    return [{FILE: name, **files_of.get(name, {})} for name in media]
 
 
 def _a_row_each_line(

@@ -380,9 +380,8 @@ def _described(
     absent: list[str] = []
     elsewhere = False
     is_above = not {*look.files}.isdisjoint(scene.splits.shared)
-    usable = (
-        media if is_above else {*scene.inventory.media}
-    )  # a table of a part names any file
+    # A table of a part names any file.
+    usable = media if is_above else {*scene.inventory.media}
     columns = {
         c.name: c.name if all(p.endswith("{}") for p in c.paths) else FILE
         for c in named
@@ -390,13 +389,7 @@ def _described(
     for row in _all_rows(scene, look):
         at = str(row[AT]).removeprefix(f"{scene.root}/")
         below = posixpath.dirname(at.partition(",")[0])
-        files = {
-            column.name: [
-                _path_of(scene, column, value, below) or f"{value}"
-                for value in values_in(row, column.name)
-            ]
-            for column in named
-        }
+        files = _files_of_row(scene, row, named, below)
         flat = [path for paths in files.values() for path in paths]
         if flat and usable.issuperset(flat):
             paths = _paths_by_column(row, files, columns)
@@ -416,12 +409,30 @@ def _described(
         for each in values_in(row, name)
     }
     left_out = {"no row names it": sorted(media - used)}
-    notes = []
-    if absent:
-        shown = ", ".join(absent[:3]) + (", ..." if len(absent) > 3 else "")
-        lost = counted(len(absent), "row")
-        notes.append(f"{lost} left out, whose file is not in this folder: {shown}")
+    notes = _absent_notes(absent)
     return reading_of(scene, found, first, scene.names_below(""), left_out, notes)
+
+
+def _files_of_row(
+    scene: Scene, row: Row, columns: Sequence[ColumnProfile], below: str
+) -> dict[str, list[str]]:
+    """Return the files that a row names, by column; a name without a file stays."""
+    return {
+        column.name: [
+            _path_of(scene, column, value, below) or f"{value}"
+            for value in values_in(row, column.name)
+        ]
+        for column in columns
+    }
+
+
+def _absent_notes(absent: Sequence[str]) -> list[str]:
+    """Return a note on rows whose files are not in the folder."""
+    if not absent:
+        return []
+    shown = ", ".join(absent[:3]) + (", ..." if len(absent) > 3 else "")
+    lost = counted(len(absent), "row")
+    return [f"{lost} left out, whose file is not in this folder: {shown}"]
 
 
 def _paths_by_column(
