@@ -604,7 +604,7 @@ def _lanes_of(dataset: Dataset[Any]) -> list[State]:
     """
     found = []
     for loader in open_loaders:
-        place = loader._next_place() if loader._run.given is dataset else None
+        place = loader.position if loader.dataset is dataset else None
         for state in filter(None, () if place is None else place.cursors.values()):
             mix = state["input"].get("input", state["input"])
             found.append(mix.get("ended", mix))

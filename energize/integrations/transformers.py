@@ -77,7 +77,8 @@ class LoaderTrainer(Trainer):
         """
         folder = resume_from_checkpoint
         if folder is True:
-            folder = get_last_checkpoint(self.args.output_dir)  # type: ignore[no-untyped-call]
+            find: Any = get_last_checkpoint
+            folder = find(self.args.output_dir)
         if folder and self.train_loader is not None:
             file = Path(folder, _FILE)
             if not file.exists():

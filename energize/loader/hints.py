@@ -100,17 +100,20 @@ def log_missing_adapter(loader: Any, world_size: int) -> None:
         >>> from energize import ListSource, get_loader
         >>> log_missing_adapter(get_loader(ListSource("abc")), 1)
     """
-    if not any(package in sys.modules for package in _FRAMEWORKS):
+    if loader.is_apart or sys.modules.keys().isdisjoint(_FRAMEWORKS):
         return
     *_, stack = _log.findCaller(stack_info=True)
     stack = (stack or "").replace("\\", "/").replace("pytorch_lightning/", "pytorch/")
     if _ADAPTED in stack:
         return
-    for loop in _LOOPS:
-        if loop.is_in(stack) and loop.needs_advice(loader):
-            _log.warning("%r: %s", loader, loop.advice)
-            return
-    accelerate: Any = sys.modules.get("accelerate.state")
-    gathers = accelerate is not None and accelerate.is_initialized()
-    if gathers and world_size > 1 and loader.role == "eval":
+    callers = [loop for loop in _LOOPS if loop.is_in(stack)]
+    advice = [loop.advice for loop in callers if loop.needs_advice(loader)]
+    if advice:
+        _log.warning("%r: %s", loader, advice[0])
+    elif world_size > 1 and loader.role == "eval" and _uses_accelerate():
         _log.info("%r: %s", loader, _GATHERED)
+
+
+def _uses_accelerate() -> bool:
+    accelerate: Any = sys.modules.get("accelerate.state")
+    return accelerate is not None and bool(accelerate.is_initialized())

@@ -191,36 +191,16 @@ class Loader(Generic[T]):
         self._warned: set[str] = set()
 
     def __iter__(self) -> Iterator[T]:
-        if (
-            self._owner != os.getpid()
-        ):  # forked from the process that reads, or unpickled
-            self.__dict__.update(self.__getstate__(), _owner=os.getpid())
-        with ctrl_c_later(
-            "forkserver"
-        ):  # what is left of an import that it breaks off ends in C
-            _ = torch.Tensor
+        self._enter_process()
         ranks = self.worker_config.ranks()
         if not self._hinted:
             self._hinted = True
-            if not self._settings.apart:
-                log_missing_adapter(self, ranks.world_size)
-        if self._loop_left:
-            self.discard_unconfirmed()
-        continues = self._settings.continues_loops
-        anew = not (self._loaded or continues)
-        role = self._settings.role if continues else self.role
-        rewinds = role == "eval"
-        if rewinds and not (self._loaded and self._run.within_loop(self._next_place())):
-            self._move_to(None)
-        feed = None if self._stale or ranks != self._ranks else self._feed
-        if feed is None or not feed.steps.begin_loop(anew=anew):
-            self._let_go()
-            if anew and self._resume is not None:
-                self._resume = self._run.beginning_loop(self._resume)
+            log_missing_adapter(self, ranks.world_size)
+        rewinds = self._move_to_loop(ranks)
         agreement = self._agreement(ranks)
         if agreement is not None:
             feed = self._feed
-            place = self._next_place() if feed is None else feed.steps.reached
+            place = self.position if feed is None else feed.steps.reached
             self._run.check_alike(place, ranks, agreement, loaded=self._loaded)
         if self._feed is None:
             self._ranks = ranks
@@ -230,6 +210,30 @@ class Loader(Generic[T]):
             None  # what the program did between two loops is no time of theirs
         )
         return _Delivery(self._deliver(token, rewinds), token)
+
+    def _enter_process(self) -> None:
+        """Become a loader of this process, if it was forked or unpickled."""
+        if self._owner != os.getpid():
+            self.__dict__.update(self.__getstate__(), _owner=os.getpid())
+        with ctrl_c_later("forkserver"):  # an import that is interrupted ends in C
+            _ = torch.Tensor
+
+    def _move_to_loop(self, ranks: Ranks) -> bool:
+        """Move to the start of a new loop; return whether that is the first item."""
+        if self._loop_left:
+            self.discard_unconfirmed()
+        continues = self._settings.continues_loops
+        anew = not (self._loaded or continues)
+        role = self._settings.role if continues else self.role
+        rewinds = role == "eval"
+        if rewinds and not (self._loaded and self._run.within_loop(self.position)):
+            self._move_to(None)
+        feed = None if self._stale or ranks != self._ranks else self._feed
+        if feed is None or not feed.steps.begin_loop(anew=anew):
+            self._let_go()
+            if anew and self._resume is not None:
+                self._resume = self._run.beginning_loop(self._resume)
+        return rewinds
 
     def __next__(self) -> T:
         raise LoaderError(
@@ -261,6 +265,11 @@ class Loader(Generic[T]):
     def requires_confirmation(self) -> bool:
         """Whether the state counts confirmed items; see `require_confirmation`."""
         return self._unconfirmed is not None
+
+    @property
+    def is_apart(self) -> bool:
+        """Whether it reads for another loader, such as a worker of a DataLoader."""
+        return self._settings.apart
 
     @property
     def at_loop_end(self) -> bool:
@@ -404,7 +413,7 @@ class Loader(Generic[T]):
         where ranks stay as many, and padding does not count. Of a stream whose length
         only reading tells, the steps of the epoch.
         """
-        return self._step_after(self._next_place())
+        return self._step_after(self.position)
 
     def set_weights(
         self,
@@ -778,11 +787,13 @@ class Loader(Generic[T]):
 
     def _place(self) -> RunPosition:
         """Return the position of this rank that states have."""
-        return self._unconfirmed[0] if self._unconfirmed else self._next_place()
+        return self._unconfirmed[0] if self._unconfirmed else self.position
 
-    def _next_place(self) -> RunPosition:
-        """Return where the next item comes from: after the last one given, whatever the
-        state is.
+    @property
+    def position(self) -> RunPosition:
+        """The position of the next item on this rank, whatever is confirmed.
+
+        Of a stream it has the states of the lanes that this rank reads.
         """
         if self._feed is not None:
             return self._feed.state()
@@ -803,7 +814,7 @@ class Loader(Generic[T]):
         """Begin to read where this rank stands."""
         settings = self._settings
         agreement = self._agreement(ranks)
-        place = self._next_place()
+        place = self.position
         path = settings.failures.quarantine
         workers = self.worker_config.num_workers
         if path is not None and self._list is None:
@@ -855,11 +866,7 @@ class Loader(Generic[T]):
         while True:
             feed = self._current(token)
             unconfirmed = self._unconfirmed
-            position = None
-            if unconfirmed is not None:
-                if len(unconfirmed) >= _MOST_UNCONFIRMED:
-                    raise LoaderError(_UNCONFIRMED)
-                position = feed.state()
+            position = None if unconfirmed is None else self._confirmable(feed)
             asked_at = time.perf_counter()
             try:
                 item = (
@@ -869,12 +876,7 @@ class Loader(Generic[T]):
                 )
             except StopIteration:
                 self._failures.conclude()
-                # Only by reading on does a stream learn that the item before a resume,
-                # or before this loop, was its epoch's last. One that is apart leaves it
-                # to who counts loops.
-                if not feed.steps.continues and (
-                    given or self._settings.apart or not feed.steps.may_be_over
-                ):
+                if self._is_over(feed, given):
                     self._loop_left = False
                     return
                 empty_epochs += not feed.steps.continues
@@ -902,6 +904,22 @@ class Loader(Generic[T]):
                 if has_place(item):
                     item = with_key(item, feed.restore_key)
                 yield pinned(item) if pin else item
+
+    def _confirmable(self, feed: Feed[T]) -> RunPosition:
+        """Return the position before the next item, which is to be confirmed."""
+        if len(self._unconfirmed or ()) >= _MOST_UNCONFIRMED:
+            raise LoaderError(_UNCONFIRMED)
+        return feed.state()
+
+    def _is_over(self, feed: Feed[T], delivered: bool) -> bool:
+        """Return whether a loop ends, once its feed has no item.
+
+        A stream learns by reading on that the item before a resume, or before this
+        loop, was the last of its epoch. A loader that is apart does not read on.
+        """
+        if feed.steps.continues:
+            return False
+        return delivered or self._settings.apart or not feed.steps.may_be_over
 
     def _current(self, token: object) -> Feed[T]:
         """Return what the next item of an iterator comes from, after what is due before
@@ -962,7 +980,7 @@ class Loader(Generic[T]):
             if keyed is not None:
                 self._key = keyed.restore_key
             if self._feed is not None:
-                self._resume = self._next_place()
+                self._resume = self.position
                 self._feed.close()
             self._feed = self._iterator = None
             self._stale = False
@@ -974,9 +992,7 @@ class Loader(Generic[T]):
 
     def _live(self) -> LiveRun:
         """Return the run at the position of the next item."""
-        return LiveRun(
-            self._run, self._next_place(), self._ranks_now(), self._agreement()
-        )
+        return LiveRun(self._run, self.position, self._ranks_now(), self._agreement())
 
     def _take_over(self, run: Run[T]) -> None:
         """Have an edited run from the next item on.
