@@ -74,25 +74,13 @@ def concat_pack(
     ... )
     (tensor([5, 6, 7, 8, 9]), ['A', 'B'], [0, 3, 5], [0, 1, 2, 0, 1])
     """
-    if isinstance(fields, str) or isinstance(flatten, str) or not fields:
-        told = "fields and flatten are names, of one field or more"
-        raise ConfigError(f"concat_pack: {told}; got {fields!r} and {flatten!r}")
-    if not samples:
-        raise ConfigError("concat_pack: there are no samples; leave empty packs out")
+    _check_arguments(samples, fields, flatten)
     names = [
         named(sample, f"sample {i} of the pack") for i, sample in enumerate(samples)
     ]
     columns = _columns(names, samples, fields, flatten)
     tensors = {name: _tensors(name, columns[name], names) for name in fields}
-    lengths = [len(each) for each in tensors[fields[0]]]
-    for name, column in tensors.items():
-        for called, each, length in zip(names, column, lengths, strict=True):
-            if len(each) != length:
-                raise ConfigError(
-                    f"concat_pack: {called} has {len(each)} entries in {name!r} and "
-                    f"{length} in "
-                    f"{fields[0]!r}; give one for each token"
-                )
+    lengths = _sample_lengths(tensors, names, fields[0])
     pack: dict[str, Any] = {
         "cu_seqlens": as_tensor(list(accumulate(lengths, initial=0)), torch.int32),
         "max_seqlen": max(lengths),
@@ -113,6 +101,31 @@ def concat_pack(
     return build(into, pack, "a pack")
 
 
+def _check_arguments(
+    samples: Sequence[Any], fields: Sequence[str], flatten: Sequence[str]
+) -> None:
+    if isinstance(fields, str) or isinstance(flatten, str) or not fields:
+        told = "fields and flatten are names, of one field or more"
+        raise ConfigError(f"concat_pack: {told}; got {fields!r} and {flatten!r}")
+    if not samples:
+        raise ConfigError("concat_pack: there are no samples; leave empty packs out")
+
+
+def _sample_lengths(
+    tensors: dict[str, list[torch.Tensor]], names: Sequence[str], first: str
+) -> list[int]:
+    """Return the length of each sample in the field `first`; all fields must agree."""
+    lengths = [len(tensor) for tensor in tensors[first]]
+    for field, column in tensors.items():
+        for name, tensor, length in zip(names, column, lengths, strict=True):
+            if len(tensor) != length:
+                raise ConfigError(
+                    f"concat_pack: {name} has {len(tensor)} entries in {field!r} and "
+                    f"{length} in {first!r}; give one for each token"
+                )
+    return lengths
+
+
 def _columns(
     names: Sequence[str],
     samples: Sequence[Any],
@@ -122,36 +135,39 @@ def _columns(
     """Return the fields of all samples but their weights; None where one has nothing to
     flatten.
     """
-    rows = []
-    for called, sample in zip(names, samples, strict=True):
-        if not is_record(sample):
-            raise ConfigError(
-                f"concat_pack: {called} is no record: {type(sample).__name__}"
-            )
-        row = {
-            n: each
-            for n, each in fields_of(sample).items()
-            if n not in (WEIGHT, WEIGHTS)
-        }
-        for name in fields:
-            if row.get(name) is None:
-                raise ConfigError(
-                    f"concat_pack: {called} has no {name!r}; it has "
-                    f"{', '.join(map(repr, row))}{nearest(name, list(row))}"
-                )
-        for name in MADE:
-            if name in row and not (name == "position_ids" and name in fields):
-                raise ConfigError(
-                    f"concat_pack: {called} has a field {name!r}, which packs get from "
-                    "lengths; "
-                    "give it another name, or list position_ids in fields"
-                )
-        rows.append(dict.fromkeys(flatten) | row)
+    rows = [
+        dict.fromkeys(flatten) | _row(name, sample, fields)
+        for name, sample in zip(names, samples, strict=True)
+    ]
     said = (
         "concat_pack: samples differ (list in flatten what some have none of, as "
         "images)"
     )
     return columns_of(rows, said, [OWN])
+
+
+def _row(name: str, sample: Any, fields: Sequence[str]) -> dict[str, Any]:
+    """Return the checked fields of a sample, without its weights."""
+    if not is_record(sample):
+        raise ConfigError(f"concat_pack: {name} is no record: {type(sample).__name__}")
+    row = {
+        field: value
+        for field, value in fields_of(sample).items()
+        if field not in (WEIGHT, WEIGHTS)
+    }
+    for field in fields:
+        if row.get(field) is None:
+            raise ConfigError(
+                f"concat_pack: {name} has no {field!r}; it has "
+                f"{', '.join(map(repr, row))}{nearest(field, list(row))}"
+            )
+    for field in MADE:
+        if field in row and not (field == "position_ids" and field in fields):
+            raise ConfigError(
+                f"concat_pack: {name} has a field {field!r}, which packs get from "
+                "lengths; give it another name, or list position_ids in fields"
+            )
+    return row
 
 
 def _tensors(

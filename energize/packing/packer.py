@@ -372,8 +372,13 @@ def _even_out(packs: list[list[int]], given: _Given) -> None:
             where[other] = dear
         moved = True
         stuck[[dear, pack]] = False
+    _regroup(packs, where[: len(given.costs)])
+
+
+def _regroup(packs: list[list[int]], pack_numbers: Int64Array) -> None:
+    """Replace the samples of each pack, in place, by the pack number of each sample."""
     for number, pack in enumerate(packs):
-        pack[:] = np.flatnonzero(where[: len(given.costs)] == number).tolist()
+        pack[:] = np.flatnonzero(pack_numbers == number).tolist()
 
 
 # Packs of samples.
@@ -465,16 +470,20 @@ class Packer:
         if not fits.all():
             self._leave_out(samples, given, np.flatnonzero(~fits).tolist())
         chosen = [samples[i] for i in np.flatnonzero(fits).tolist()]
-        if self.method == "balanced":
-            asked = self.cost
-            costs = asked and np.array(
-                [_cost(each, i, asked) for i, each in enumerate(chosen)]
-            )
-            packs = balanced(lengths[fits], capacities, costs=costs)
-        else:
-            fit = first_fit if self.method == "first_fit" else best_fit
-            packs = fit(lengths[fits], capacities)
+        packs = self._packs(chosen, lengths[fits])
         return [[chosen[i] for i in pack] for pack in packs]
+
+    def _packs(self, samples: Sequence[T], lengths: Int64Array) -> list[list[int]]:
+        """Return the numbers of the samples of each pack."""
+        capacities = self._capacities
+        if self.method != "balanced":
+            fit = first_fit if self.method == "first_fit" else best_fit
+            return fit(lengths, capacities)
+        cost = self.cost
+        costs = cost and np.array(
+            [_cost(sample, i, cost) for i, sample in enumerate(samples)]
+        )
+        return balanced(lengths, capacities, costs=costs)
 
     def _leave_out(
         self, samples: Sequence[Any], lengths: list[list[int]], long: list[int]

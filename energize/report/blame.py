@@ -131,25 +131,42 @@ def blame(
     return found
 
 
+def _all_recorded(files: Sequence[Path], step: int) -> list[Delivered]:
+    """Return the recorded lines of a step from all files, the oldest first."""
+    lines = (line for file in files for line in _recorded(file, step))
+    return sorted(lines, key=lambda line: line.time)
+
+
+def _by_order(
+    dataset: IndexedDataset[Any],
+    step: int,
+    positions: range,
+    recorded: Sequence[Delivered],
+) -> Iterator[Delivered]:
+    """Yield the items at `positions`, one per rank, with the losses recorded of them;
+    without the padding after the end of the dataset.
+    """
+    size = dataset.size
+    losses = {cast("int", line.made): line.losses for line in recorded}
+    for rank, position in enumerate(positions):
+        if size == INFINITE or position // size == positions.start // size:
+            of_item = losses.get(position, ())
+            yield Delivered(step, rank, len(positions), position, of_item)
+
+
 def _lines(
     dataset: Dataset[Any], step: int, world_size: int, files: Sequence[Path]
 ) -> Iterator[Delivered]:
     """What each rank was given: as it was recorded, else by the order."""
-    recorded = sorted(
-        (line for f in files for line in _recorded(f, step)), key=lambda one: one.time
-    )
+    recorded = _all_recorded(files, step)
     ranks = recorded[-1].world_size if recorded else world_size
-    newest = {each.rank: each for each in recorded if each.world_size == ranks}
+    newest = {line.rank: line for line in recorded if line.world_size == ranks}
     if isinstance(dataset, IndexedDataset) and dataset.indexed:
         first = _first(dataset, step, world_size)
-        size = dataset.size
         if newest:
             lowest = newest[min(newest)]
             first = cast("int", lowest.made) - lowest.rank
-        losses = {cast("int", each.made): each.losses for each in recorded}
-        for rank, at in enumerate(range(first, first + ranks)):
-            if size == INFINITE or at // size == first // size:  # others are padding
-                yield Delivered(step, rank, ranks, at, losses.get(at, ()))
+        yield from _by_order(dataset, step, range(first, first + ranks), recorded)
     elif newest:
         yield from (newest[rank] for rank in sorted(newest))
     else:

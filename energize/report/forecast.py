@@ -230,6 +230,47 @@ def _taken_by(dataset: Dataset[Any], read: int) -> tuple[int, Counter[int]]:
     return many, before
 
 
+def _forecasts(
+    dataset: Dataset[Any],
+    drawn: npt.NDArray[Any],
+    amounts: npt.NDArray[Any],
+    asked: npt.NDArray[Any],
+    repeats: Sequence[tuple[int | None, bool]],
+) -> tuple[SourceForecast, ...]:
+    """Return the forecast of each source, at the last of the simulated steps.
+
+    Args:
+        dataset: The simulated dataset.
+        drawn: Samples drawn of each source at the last step.
+        amounts: What has been drawn or spent at each step, shape (steps, sources).
+        asked: Requested share of each source between two steps; NaN if unknown.
+        repeats: For each source the first repeat, and whether it is exact.
+    """
+    total = max(float(amounts[-1].sum()), 1e-300)
+    asked_shares = np.diff(amounts.sum(axis=1)) @ asked / total
+    columns = zip(
+        source_names(dataset),
+        dataset.sources,
+        drawn.tolist(),
+        (amounts[-1] / total).tolist(),
+        (
+            None if np.isnan(share) else round(share, 9)
+            for share in asked_shares.tolist()
+        ),
+        repeats,
+        strict=True,
+    )
+    return tuple(
+        SourceForecast(name, source.count, n, share, asked_share, *repeat)
+        for name, source, n, share, asked_share, repeat in columns
+    )
+
+
+def _items_at(steps: Sequence[int], pace: Fraction) -> Int64Array:
+    """Return how many items of a part the dataset takes up to each step."""
+    return np.array([round(n * pace) for n in steps], dtype=np.int64)
+
+
 def _simulation(
     dataset: Dataset[Any],
     steps: Sequence[int],
@@ -240,17 +281,12 @@ def _simulation(
     """Return what a dataset takes of its indexed parts up to some steps, each of which
     takes so many items of a part.
     """
-    reached = [
-        np.array([round(n * pace) for n in steps], dtype=np.int64) for _, pace in parts
-    ]
-    of_parts = [
-        (part, at, pace) for (part, pace), at in zip(parts, reached, strict=True)
-    ]
+    of_parts = [(part, _items_at(steps, pace), pace) for part, pace in parts]
     read_of = [
         np.stack([part.consumed(n) for n in at.tolist()]) for part, at, _ in of_parts
     ]
     drawn = np.concatenate(read_of, axis=1)
-    spent = None
+    spent: npt.NDArray[Any] | None = None
     asked = np.full((len(steps) - 1, drawn.shape[1]), np.nan)
     if len(parts) == 1:
         part, at, _ = of_parts[0]
@@ -262,25 +298,8 @@ def _simulation(
         for part, at, pace in of_parts
         for item, exact in first_repeats(part, int(at[-1]))
     ]
-    amounts: npt.NDArray[Any] = drawn if spent is None else spent
-    total = max(float(amounts[-1].sum()), 1e-300)
-    asked_shares = np.diff(amounts.sum(axis=1)) @ asked / total
-    columns = zip(
-        source_names(dataset),
-        dataset.sources,
-        drawn[-1].tolist(),
-        (amounts[-1] / total).tolist(),
-        (
-            None if np.isnan(share) else round(share, 9)
-            for share in asked_shares.tolist()
-        ),
-        repeats,
-        strict=True,
-    )
-    forecasts = tuple(
-        SourceForecast(name, source.count, n, share, asked_share, *repeat)
-        for name, source, n, share, asked_share, repeat in columns
-    )
+    amounts = drawn if spent is None else spent
+    forecasts = _forecasts(dataset, drawn[-1], amounts, asked, repeats)
     points = np.array(steps, dtype=np.int64)
     unit = weighed_in(dataset)
     return Simulation(
@@ -700,24 +719,27 @@ def _drawn(dataset: IndexedDataset[Any], number: int, step: int) -> int:
     return int(dataset.consumed(step + 1)[number])
 
 
+def _staged_passes(dataset: StagedDataset[Any]) -> list[bool]:
+    """Return `_pass_by_pass` of stages: it must hold in every stage of a source."""
+    passes = [dataset.carry_over] * len(dataset.sources)
+    for stage, child in enumerate(dataset.children):
+        rows = np.asarray(dataset.source_numbers[stage]).tolist()
+        for row, in_passes in zip(rows, _pass_by_pass(child), strict=True):
+            passes[row] &= in_passes
+    return passes
+
+
 def _pass_by_pass(dataset: IndexedDataset[Any]) -> list[bool]:
     """For each source whether all its samples are drawn before one comes again."""
     if isinstance(dataset, Source):
         return [True]
     if isinstance(dataset, StagedDataset):
-        passes = [dataset.carry_over] * len(dataset.sources)
-        for stage, each in enumerate(dataset.children):
-            rows = np.asarray(dataset.source_numbers[stage]).tolist()
-            for row, known in zip(rows, _pass_by_pass(each), strict=True):
-                passes[row] &= known
-        return passes
+        return _staged_passes(dataset)
     below = [known for each in dataset.children for known in _pass_by_pass(each)]
     if isinstance(dataset, ShuffleDataset) and dataset.over_epochs == 1:
-        epoch = dataset.consumed(dataset.size).tolist()
+        epoch = dataset.consumed(dataset.size)
         counts = [source.count for source in dataset.sources]
-        return [
-            known and n <= most
-            for known, n, most in zip(below, epoch, counts, strict=True)
-        ]
-    on_and_on = isinstance(dataset, ContinuedDataset) or dataset.taken(0) is not None
-    return below if on_and_on else [False] * len(below)
+        return list(np.logical_and(below, epoch <= np.array(counts)).tolist())
+    if isinstance(dataset, ContinuedDataset) or dataset.taken(0) is not None:
+        return below
+    return [False] * len(below)

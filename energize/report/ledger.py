@@ -278,15 +278,17 @@ class Book:
         for number in np.flatnonzero(~finite).tolist():
             self._named += 1
             if self._named <= _NAMED:
-                more = (
-                    "; more are counted in loader.report()"
-                    if self._named == _NAMED
-                    else ""
-                )
                 where = self.where(int(rows[number]), int(samples[number]))
-                text = "rank %d, step %d: the loss of %s is %s%s"
-                _log.warning(text, rank, step, where, values[number], more)
+                self._warn_of_loss(rank, step, where, values[number])
         return told
+
+    def _warn_of_loss(self, rank: int, step: int, where: str, loss: float) -> None:
+        """Log a loss that is not finite."""
+        more = ""
+        if self._named == _NAMED:
+            more = "; more are counted in loader.report()"
+        text = "rank %d, step %d: the loss of %s is %s%s"
+        _log.warning(text, rank, step, where, loss, more)
 
     def outliers(self, rank: int) -> list[Outlier]:
         """Return the samples of the last steps whose losses stand out of those of their
@@ -296,13 +298,7 @@ class Book:
             return []
         *numbers, values = np.concatenate(self._losses, axis=1)
         steps, rows, samples = (each.astype(np.int64) for each in numbers)
-        far = np.where(np.isfinite(values), 0.0, np.inf)
-        for _, at in rows_by_value(rows):
-            known = at[np.isfinite(values[at])]
-            mean = values[known].mean()
-            spread = values[known].std()
-            if len(known) >= _ENOUGH and spread > 0:
-                far[known] = np.abs(values[known] - mean) / spread
+        far = _deviations(rows, values)
         worst = np.argsort(-far, kind="stable")[:_SHOWN].tolist()
         worst = [each for each in worst if far[each] >= _FAR]
         where = [self.where(int(rows[each]), int(samples[each])) for each in worst]
@@ -385,29 +381,30 @@ class Book:
             costs = _shared(
                 [each.costs for each in notes], counts, found, default=0.0, whole=True
             )
-        if any(each.slots for each in notes):
-            kept = _delivered([each.slots for each in notes], counts)
+        slots = [each.slots for each in notes]
+        if any(slots):
+            kept = _delivered(slots, counts)
             found = LocatedSamples(*(each[kept] for each in found))
             weights = weights[kept]
             costs = costs[kept]
             counts = np.bincount(found.item, minlength=len(notes))
         row = found.row
-        samples = np.bincount(row, minlength=size)
-        rows[:, SAMPLES] += samples
-        if (counts == counts[0]).all():
-            rows[:, ITEMS] += samples / counts[0] if counts[0] else 0.0
-        else:
-            rows[:, ITEMS] += np.bincount(row, 1.0 / counts[found.item], size)
+        rows[:, SAMPLES] += np.bincount(row, minlength=size)
+        rows[:, ITEMS] += _items_by_row(found, counts, size)
         rows[:, REPEATS] += np.bincount(row[found.epoch > 0], minlength=size)
         rows[:, WEIGHT] += np.bincount(row, weights, size)
         rows[:, SQUARES] += np.bincount(row, weights * weights, size)
         if self._column is not None:
-            for number, at in rows_by_value(row):
-                costs[at] = self._column.of_samples(
-                    self._sources[number], found.sample[at]
-                )
+            costs = self._column_costs(self._column, found)
         rows[:, COST] += np.bincount(row, costs, size)
         totals[DELIVERED] += len(notes)
+
+    def _column_costs(self, column: ColumnCost, samples: LocatedSamples) -> FloatArray:
+        costs = np.zeros(len(samples.row))
+        for number, at in rows_by_value(samples.row):
+            source = self._sources[number]
+            costs[at] = column.of_samples(source, samples.sample[at])
+        return costs
 
 
 def _delivered(slots: Sequence[tuple[int, ...]], counts: Int64Array) -> BoolArray:
@@ -519,7 +516,39 @@ def _by_row(
     return found
 
 
-# What it tells.
+def _deviations(rows: Int64Array, values: FloatArray) -> FloatArray:
+    """Return how far losses are from the mean of their row, in standard deviations.
+
+    0 for rows with too few or equal losses, infinity for losses that are not finite.
+    """
+    deviations: FloatArray = np.where(np.isfinite(values), 0.0, np.inf)
+    for _, at in rows_by_value(rows):
+        finite = at[np.isfinite(values[at])]
+        mean = values[finite].mean()
+        spread = values[finite].std()
+        if len(finite) >= _ENOUGH and spread > 0:
+            deviations[finite] = np.abs(values[finite] - mean) / spread
+    return deviations
+
+
+def _items_by_row(samples: LocatedSamples, counts: Int64Array, size: int) -> FloatArray:
+    """Return the items of each row; an item of several samples counts as fractions.
+
+    Args:
+        samples: The located samples of all items.
+        counts: Number of samples of each item.
+        size: Number of rows.
+    """
+    if not (counts == counts[0]).all():
+        weights: FloatArray = 1.0 / counts[samples.item]
+        return np.bincount(samples.row, weights, size).astype(np.float64)
+    if not counts[0]:
+        return np.zeros(size)
+    of_rows = np.bincount(samples.row, minlength=size).astype(np.float64)
+    return of_rows / int(counts[0])
+
+
+# Reports.
 
 
 def kish(weights: float, squares: float) -> float:
@@ -712,17 +741,13 @@ class Telling:
         self.run = self.planned = book.planned(stand.items)
         since = book.since or 0
         before = book.planned(since) if since else None
-        self.whole = (
-            all_ranks and before is not None and (not self.edited or title is not None)
-        )
+        covers_run = all_ranks and (not self.edited or title is not None)
+        self.whole = covers_run and before is not None
         self.start = 0 if self.whole else since
-        if before is not None and not self.whole and self.run is not None:
-            self.planned = self.run - before
         self.starts = levels.spans(book.levels, self.start)
         self.stops = levels.spans(book.levels, stand.items)
-        if before is not None and self.whole:
-            self.rows += before
-            self._add_before(before[:, SAMPLES], since)
+        if before is not None:
+            self._account_for(before, since)
         self.totals = self.rows.sum(axis=0)
         self.differing: list[_Parts] = []
 
@@ -740,10 +765,19 @@ class Telling:
         )
         self.rows[known, COST] += spent[known]
 
+    def _account_for(self, before: FloatArray, since: int) -> None:
+        """Add the plan up to the item `since`, or subtract it from the planned items of
+        a report that does not cover the whole run.
+        """
+        if self.whole:
+            self.rows += before
+            self._add_before(before[:, SAMPLES], since)
+        elif self.run is not None:
+            self.planned = self.run - before
+
     def report(self, left_out: dict[str, int] | None = None) -> Report:
         """Return the report, with the totals of each rank."""
         rank = self.stand.rank
-        world = self.stand.world_size
         ranks = [
             RankTotals(
                 number,
@@ -754,19 +788,14 @@ class Telling:
             for number, totals in enumerate(self.of_ranks)
             if self.all_ranks or number == rank
         ]
-        whose = (
-            f"all {world} ranks" if self.all_ranks else f"rank {rank} of {world} alone"
-        )
-        whose = "one rank" if world == 1 else whose
         columns = self.counted
-        given = counted(sum(each.items for each in ranks), "item")
         report = Report(
-            title=self.title or f"What was delivered: {given} to {whose}",
+            title=self.title or self._default_title(ranks),
             rows=tuple(
                 self._rows_of(self.book.levels, _Parts(self.book.levels), 0, ())
             ),
             ranks=tuple(ranks) if self.title is None else (),
-            world_size=world,
+            world_size=self.stand.world_size,
             cost_name=self.book.cost_name,
             left_out=left_out or {},
             weighed=bool((columns[:, WEIGHT] != columns[:, SAMPLES]).any()),
@@ -841,6 +870,31 @@ class Telling:
         run = self.rows if self.run is None else self.run
         return float(run[level.rows.start, SAMPLES]) / count if count else None
 
+    def _default_title(self, ranks: Sequence[RankTotals]) -> str:
+        world = self.stand.world_size
+        recipients = f"rank {self.stand.rank} of {world} alone"
+        if world == 1:
+            recipients = "one rank"
+        elif self.all_ranks:
+            recipients = f"all {world} ranks"
+        items = counted(sum(totals.items for totals in ranks), "item")
+        return f"What was delivered: {items} to {recipients}"
+
+    def _parts_by_cost(
+        self, level: MixLevel, above: Above, asked: Any, sums: FloatArray
+    ) -> _Parts:
+        """Return the parts of a level whose weights count a cost."""
+        start = self.starts.get(level.path)
+        stop = self.stops.get(level.path)
+        planned = levels.shares_of(
+            levels.spent_by(level, stop) - levels.spent_by(level, start)
+        )
+        delivered = None
+        if self.book.counts(level.mix):
+            delivered = levels.shares_of(sums[:, COST])
+        unit = self.book.cost_name or "cost"
+        return _Parts(level, above, unit, asked, planned, delivered)
+
     def _parts_of(self, level: MixLevel, above: Above) -> _Parts:
         if not level.parts:
             return _Parts(level)
@@ -849,14 +903,7 @@ class Telling:
         asked = levels.asked_of(level, start, stop)
         sums = np.array([self._sum(part) for part in level.parts])
         if getattr(level.mix, "unit", None) is not None:
-            planned = levels.shares_of(
-                levels.spent_by(level, stop) - levels.spent_by(level, start)
-            )
-            delivered = None
-            if self.book.counts(level.mix):
-                delivered = levels.shares_of(sums[:, COST])
-            unit = self.book.cost_name or "cost"
-            return _Parts(level, above, unit, asked, planned, delivered)
+            return self._parts_by_cost(level, above, asked, sums)
         units, single, known = self._units(level, above, self.rows)
         of_order = (
             None if self.planned is None else self._units(level, above, self.planned)[0]

@@ -155,21 +155,20 @@ def _level(
         node = node.inputs[0]
         above.append(node)
     if not node.inputs:
-        row = range(first, first + 1)
-        source = node.sources[0]
-        if not path:
-            [name] = source_labels([source])
-            path = (name,)
-        return MixLevel(name, path, row, above=tuple(above), source=source, given=given)
+        return _source_level(node, name, path, first, tuple(above), given)
     level = MixLevel(
         name, path, range(first, first), node, above=tuple(above), given=given
     )
+    _add_parts(level, node, first, whole=whole)
+    level.rows = range(first, level.parts[-1].rows.stop)
+    return level
+
+
+def _add_parts(level: MixLevel, node: Dataset[Any], first: int, *, whole: bool) -> None:
     if isinstance(node, StagedDataset) and node.indexed and not whole:
         _add_sources(level, node, first)
     else:
         _add_inputs(level, node, first, whole=not node.indexed)
-    level.rows = range(first, level.parts[-1].rows.stop)
-    return level
 
 
 def _add_sources(level: MixLevel, node: Dataset[Any], first: int) -> None:
@@ -184,6 +183,58 @@ def _add_sources(level: MixLevel, node: Dataset[Any], first: int) -> None:
         level.parts.append(part)
 
 
+def _open_groups(
+    level: MixLevel,
+    opened: list[tuple[str, MixLevel]],
+    names: Sequence[str],
+    number: int,
+    first: int,
+) -> None:
+    """Change `opened`, in place, to the groups called `names`; add missing groups.
+
+    Args:
+        level: The level that all groups belong to.
+        opened: Names and levels of the open groups, the outermost first.
+        names: Names of the groups of the next input, the outermost first.
+        number: Number of the next input.
+        first: First row of the next input.
+    """
+    pairs = zip(names, opened, strict=False)
+    del opened[len([*takewhile(lambda pair: pair[0] == pair[1][0], pairs)]) :]
+    for name in names[len(opened) :]:
+        owner = opened[-1][1] if opened else level
+        is_taken = any(part.name == name for part in owner.parts)
+        label = f"{name} ({first})" if is_taken else name
+        path = (*owner.path, label)
+        group = MixLevel(label, path, range(first, first), level.mix)
+        opened.append((name, _added(owner, group, number)))
+
+
+def _split_name(name: str) -> tuple[list[str], str]:
+    """Split `outer/inner` into the outer names and the last one; names with an empty
+    part stay whole.
+    """
+    *outer, last = name.split("/")
+    return (outer, last) if all((*outer, last)) else ([], name)
+
+
+def _source_level(
+    dataset: Dataset[Any],
+    name: str,
+    path: tuple[str, ...],
+    row: int,
+    above: tuple[Dataset[Any], ...],
+    given: tuple[str | None, ...],
+) -> MixLevel:
+    """Return the level of the only source of a dataset; sources name nameless ones."""
+    source = dataset.sources[0]
+    if not path:
+        [name] = source_labels([source])
+        path = (name,)
+    rows = range(row, row + 1)
+    return MixLevel(name, path, rows, above=above, source=source, given=given)
+
+
 def _add_inputs(
     level: MixLevel, node: Dataset[Any], first: int, *, whole: bool
 ) -> None:
@@ -193,18 +244,8 @@ def _add_inputs(
     ] = []  # blends that were opened up, by the names of their parts
     for number, name in enumerate(numbered(_names(node))):
         named = _named(node, number)
-        *outer, called = name.split("/") if named and not phased else [name]
-        if not all((*outer, called)):
-            outer = []
-            called = name
-        pairs = zip(outer, opened, strict=False)
-        del opened[len([*takewhile(lambda pair: pair[0] == pair[1][0], pairs)]) :]
-        for each in outer[len(opened) :]:
-            owner = opened[-1][1] if opened else level
-            known = any(part.name == each for part in owner.parts)
-            label = f"{each} ({first})" if known else each
-            group = MixLevel(label, (*owner.path, label), range(first, first), node)
-            opened.append((each, _added(owner, group, number)))
+        outer, called = _split_name(name) if named and not phased else ([], name)
+        _open_groups(level, opened, outer, number, first)
         owner = opened[-1][1] if opened else level
         given = (*level.given, *outer, called if named else None)
         inner = node.inputs[number]

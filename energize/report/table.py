@@ -4,7 +4,7 @@ differ.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from math import isfinite
 from shutil import get_terminal_size
@@ -177,24 +177,27 @@ class Report:
         numbers: dict[str, float | None] = {}
         for row in self.rows:
             name = "/".join((prefix, *row.path))
-            numbers |= {
-                f"{name}/{key}": value for key, value in self._numbers(row).items()
-            }
-        waited, seconds = (
-            sum(getattr(r, n) for r in self.ranks) for n in ("waited", "seconds")
-        )
-        numbers |= {
-            f"{prefix}/items": sum(each.items for each in self.ranks),
-            f"{prefix}/padding": sum(each.padding for each in self.ranks),
-            f"{prefix}/waiting_seconds": waited,
-            f"{prefix}/waiting_share": waited / seconds if seconds else 0.0,
-            f"{prefix}/longest_wait_seconds": max(
-                (r.longest for r in self.ranks), default=0.0
-            ),
-            f"{prefix}/warnings": len(self.warnings),
-        }
+            for key, value in self._numbers(row).items():
+                numbers[f"{name}/{key}"] = value
+        for key, value in self._rank_numbers().items():
+            numbers[f"{prefix}/{key}"] = value
         return {
             name: float(value) for name, value in numbers.items() if value is not None
+        }
+
+    def _rank_numbers(self) -> dict[str, float]:
+        """Return the totals over all ranks in the report."""
+        waited = sum(rank.waited for rank in self.ranks)
+        seconds = sum(rank.seconds for rank in self.ranks)
+        return {
+            "items": sum(rank.items for rank in self.ranks),
+            "padding": sum(rank.padding for rank in self.ranks),
+            "waiting_seconds": waited,
+            "waiting_share": waited / seconds if seconds else 0.0,
+            "longest_wait_seconds": max(
+                (rank.longest for rank in self.ranks), default=0.0
+            ),
+            "warnings": len(self.warnings),
         }
 
     def _numbers(self, row: LedgerRow) -> dict[str, float | None]:
@@ -299,28 +302,43 @@ def _tables(report: Report, width: int) -> Iterator[Table]:
     """Yield the rows, in as many tables as their columns need in that width."""
     names = ["  " * max(row.depth - 1, 0) + row.name for row in report.rows]
     cells = [_cells(row, report) for row in report.rows]
-    shown = [
-        name for name in cells[0] if any(each[name] not in _NOTHING for each in cells)
-    ]
-    rest = {
-        name: max(len(name), *(len(each[name]) for each in cells)) for name in shown
-    }
-    while True:
+    widths = _column_widths(cells)
+    room = width - max(10, min(max(map(len, names)), 24)) - 2
+    for columns in _column_groups(widths, room):
         table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
         table.add_column("source", overflow="fold", min_width=10)
-        room = width - max(10, min(max(map(len, names)), 24)) - 2
-        fitting = list[str]()
-        while rest and (not fitting or rest[next(iter(rest))] + 2 <= room):
-            fitting.append(next(iter(rest)))
-            room -= rest.pop(fitting[-1]) + 2
-            table.add_column(fitting[-1], justify="right", no_wrap=True)
-        for called, row in list(zip(names, cells, strict=True))[:_SHOWN]:
-            table.add_row(Text(called), *(row[name] for name in fitting))
+        for column in columns:
+            table.add_column(column, justify="right", no_wrap=True)
+        for name, row in list(zip(names, cells, strict=True))[:_SHOWN]:
+            table.add_row(Text(name), *(row[column] for column in columns))
         if len(names) > _SHOWN:
             table.add_row(Text(f"and {len(names) - _SHOWN} more"))
         yield table
-        if not rest:
-            return
+
+
+def _column_widths(cells: Sequence[dict[str, str]]) -> dict[str, int]:
+    """Return the width of each column that is not empty in all rows."""
+    return {
+        column: max(len(column), *(len(row[column]) for row in cells))
+        for column in cells[0]
+        if any(row[column] not in _NOTHING for row in cells)
+    }
+
+
+def _column_groups(widths: dict[str, int], room: int) -> list[list[str]]:
+    """Return the columns of each table, as many as fit into `room` characters.
+
+    At least one table, and at least one column in a table if there are columns.
+    """
+    groups: list[list[str]] = [[]]
+    left = room
+    for column, width in widths.items():
+        if groups[-1] and width + 2 > left:
+            groups.append([])
+            left = room
+        groups[-1].append(column)
+        left -= width + 2
+    return groups
 
 
 def _cells(row: LedgerRow, report: Report) -> dict[str, str]:
