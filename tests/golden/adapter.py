@@ -164,7 +164,9 @@ class Run:
     ) -> None:
         options = {"num_workers": workers, "seed_offset": seed_offset}
         configs = [WorkerConfig(rank, ranks, **options) for rank in range(ranks)]
-        arguments = {"failures": FailurePolicy(budget=None), **arguments}
+        if "failures" not in arguments:
+            on_error = arguments.pop("on_error", "raise")
+            arguments["failures"] = FailurePolicy(on_error=on_error, budget=None)
         self.loaders = [
             get_loader(dataset, worker_config=each, **arguments) for each in configs
         ]
