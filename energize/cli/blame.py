@@ -87,13 +87,8 @@ def blame(  # noqa: PLR0913
     details = saved_details(saved.state)
     mix, run = _mix(saved, details, mix, run)
     dataset = _dataset(saved, mix, run, samples=html is not None)
-    known = details.get("world_size")
-    ranks = world_size or (known if isinstance(known, int) and known > 0 else 1)
-    files = [] if losses is None else files_of(losses)
-    if losses is not None and not files:
-        raise ConfigError(
-            f"--losses: there is no file {losses}, nor those of ranks beside it"
-        )
+    ranks = world_size or _saved_world_size(details)
+    files = [] if losses is None else _loss_files(losses)
     found = blamed(dataset, step, world_size=ranks, rank=rank, losses=files)
     if html is not None:
         past = list(_batches(dataset, found, step))
@@ -104,26 +99,48 @@ def blame(  # noqa: PLR0913
         print_json([asdict(each) | {"loss": short_loss(each.loss)} for each in found])
         return
     _show(Console(), found, step)
-    if dataset.indexed and all(each.loss is None for each in found):
-        position = cursor_of(saved.state).get("position", 0)
-        for line in _notes(dataset, position, step, ranks):
-            Console().note(line)
+    if all(sample.loss is None for sample in found):
+        _show_notes(dataset, saved, step, ranks)
     if html is not None:
         Console().say(f"Wrote {html}: {decimal(html.stat().st_size)}")
+
+
+def _show_notes(
+    dataset: Dataset[Any], saved: SavedState, step: int, ranks: int
+) -> None:
+    """Show the notes about steps whose samples follow from the order."""
+    if not dataset.indexed:
+        return
+    position = cursor_of(saved.state).get("position", 0)
+    for line in _notes(dataset, position, step, ranks):
+        Console().note(line)
+
+
+def _saved_world_size(details: dict[str, Any]) -> int:
+    """Return the number of ranks that saved a state; 1 if it is unknown."""
+    saved = details.get("world_size")
+    return saved if isinstance(saved, int) and saved > 0 else 1
+
+
+def _loss_files(losses: str) -> list[Path]:
+    """Return the files of recorded losses; raise `ConfigError` if there are none."""
+    files = files_of(losses)
+    if not files:
+        raise ConfigError(
+            f"--losses: there is no file {losses}, nor those of ranks beside it"
+        )
+    return files
 
 
 def _mix(
     saved: SavedState, details: dict[str, Any], mix: Path | None, run: RunOptions
 ) -> tuple[Path, RunOptions]:
     """Return what the run read, and with which options, as far as the state says it."""
-    place = details.get("mix")
-    if (
-        isinstance(place, list)
-        and len(place) == 2
-        and all(isinstance(p, str) for p in place)
-    ):
-        run = replace(run, split=place[1]) if run.split == "train" else run
-        if mix is None and not (mix := path_of(place[0])).exists():
+    location = _saved_mix(details)
+    if location is not None:
+        file, split = location
+        run = replace(run, split=split) if run.split == "train" else run
+        if mix is None and not (mix := path_of(file)).exists():
             raise ConfigError(
                 f"{saved.place} is of {mix}, which is not there any more; give --mix"
             )
@@ -133,10 +150,26 @@ def _mix(
             "together in "
             "Python; give a file of it as --mix, or use energize.report.blame in Python"
         )
+    seed = run.seed or _seed_of(saved)
+    return mix, run if seed is None else replace(run, seed=seed)
+
+
+def _saved_mix(details: dict[str, Any]) -> tuple[str, str] | None:
+    """Return the file and the split of the mix that a state was saved of, or None."""
+    location = details.get("mix")
+    if not isinstance(location, list) or len(location) != 2:
+        return None
+    file, split = location
+    if isinstance(file, str) and isinstance(split, str):
+        return file, split
+    return None
+
+
+def _seed_of(saved: SavedState) -> int | None:
+    """Return the seed that all sources of a state share, or None."""
     seeds = {leaf.get("seed") for leaf in leaves(tree_of(saved.state))}
-    if not run.seed and len(seeds) == 1 and isinstance(seed := seeds.pop(), int):
-        run = replace(run, seed=seed)
-    return mix, run
+    seed = seeds.pop() if len(seeds) == 1 else None
+    return seed if isinstance(seed, int) else None
 
 
 def _dataset(

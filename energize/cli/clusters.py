@@ -72,6 +72,11 @@ class Work:
         return progress(what) if self.progress else lambda done, total: None
 
 
+def _check_cluster(name: str) -> None:
+    if name not in ("local", "ray", "slurm") and not name.startswith("ray://"):
+        raise ConfigError(f"--on is local, ray, ray://HOST:PORT or slurm; got {name!r}")
+
+
 @dataclass(frozen=True)
 class Tasks(Work):
     """Which tasks there are, which of them this is, and where they run."""
@@ -95,12 +100,7 @@ class Tasks(Work):
 
     def __post_init__(self) -> None:
         check_tasks(self.tasks, self.task, merge=self.merge)
-        if self.on not in ("local", "ray", "slurm") and not self.on.startswith(
-            "ray://"
-        ):
-            raise ConfigError(
-                f"--on is local, ray, ray://HOST:PORT or slurm; got {self.on!r}"
-            )
+        _check_cluster(self.on)
         here = self.on == "local"
         some = self.task is not None or self.merge
         if not here and (self.tasks is None or some):

@@ -51,7 +51,7 @@ from energize.extras.plots import check_plot, draw, intervals_for
 from energize.metadataset.leaves import leaves_with_weights
 from energize.preparation.tasks import ranges
 from energize.report import PlannedBatch, PlannedSample, Simulation
-from energize.report.forecast import indexed, weighed_in
+from energize.report.forecast import SourceForecast, indexed, weighed_in
 from energize.report.forecast import plan as planned
 from energize.report.forecast import simulate as simulated
 from energize.task.load import SampleDecoder
@@ -280,6 +280,13 @@ def preview(
         raise ConfigError(
             "--encoder, --batch-size and --at are for --html, or energize serve"
         )
+    _show_stored(console, path, stored, count)
+
+
+def _show_stored(
+    console: Console, path: Path, stored: mixes.Stored, count: int | None
+) -> None:
+    """Show stored samples of all splits; a terminal is asked if `count` is None."""
     asks = count is None and sys.stdin.isatty()
     for split in stored.splits(path):
         for leaf in stored.leaves(path, split):
@@ -591,40 +598,60 @@ def _as_json(simulation: Simulation, *, validates: bool) -> dict[str, Any]:
     }
 
 
-def _show_simulation(
-    console: Console, simulation: Simulation, *, validates: bool
-) -> None:
-    steps = simulation.steps
-    samples = simulation.samples
-    length = f"{counted(steps, 'step')}, {counted(samples, 'sample')}"
+def _say_length(console: Console, simulation: Simulation, *, validates: bool) -> None:
+    steps = counted(simulation.steps, "step")
+    length = f"{steps}, {counted(simulation.samples, 'sample')}"
     if simulation.read is not None:
         length += f", estimated from the {simulation.read:,} batches that were read"
     if validates:
         console.say(f"Validation, every sample once in stored order: {length}")
     else:
         console.say(f"{length}; weights count {simulation.unit}")
+
+
+def _show_simulation(
+    console: Console, simulation: Simulation, *, validates: bool
+) -> None:
+    steps = simulation.steps
+    samples = simulation.samples
+    _say_length(console, simulation, validates=validates)
     asked = any(each.asked is not None for each in simulation.sources)
     columns = (">planned %", ">drawn", ">of", ">epochs", ">repeats at")
     made = table("source", *([">asked %"] if asked else []), *columns)
-    for each in simulation.sources:
-        cells = (
-            ["-" if each.asked is None else f"{100 * each.asked:.3f}"] if asked else []
-        )
-        drawn = f"{100 * each.share:.3f}", short(each.drawn), short(each.count)
-        first = "-" if each.repeats_at is None else f"{each.repeats_at:,}"
-        latest = "unknown" if each.repeats_at is None else f"<= {first}"
-        repeats = first if each.repeats_exact else latest
-        made.add_row(Text(each.name), *cells, *drawn, short(each.epochs, 2), repeats)
+    for source in simulation.sources:
+        made.add_row(Text(source.name), *_simulation_cells(source, asked=asked))
     if len(simulation.sources) > 1:
         made.add_section()
         count = sum(each.count for each in simulation.sources)
         made.add_row("all", *([""] if asked else []), "", short(samples), short(count))
     console.print(made)
-    for each in simulation.sources:
-        if not each.drawn:
-            why = (
-                "its weight is 0"
-                if each.asked == 0
-                else f"not in {counted(steps, 'step')}"
-            )
-            console.note(f"{each.name}: {why}", "Never reached")
+    for source in simulation.sources:
+        if not source.drawn:
+            _note_never_reached(console, source, steps)
+
+
+def _note_never_reached(console: Console, source: SourceForecast, steps: int) -> None:
+    why = f"not in {counted(steps, 'step')}"
+    if source.asked == 0:
+        why = "its weight is 0"
+    console.note(f"{source.name}: {why}", "Never reached")
+
+
+def _simulation_cells(source: SourceForecast, *, asked: bool) -> list[str]:
+    """Return the cells of a source after its name; `asked` adds the asked share."""
+    cells: list[str] = []
+    if asked:
+        cells.append("-" if source.asked is None else f"{100 * source.asked:.3f}")
+    first = "-"
+    latest = "unknown"
+    if source.repeats_at is not None:
+        first = f"{source.repeats_at:,}"
+        latest = f"<= {first}"
+    return [
+        *cells,
+        f"{100 * source.share:.3f}",
+        short(source.drawn),
+        short(source.count),
+        short(source.epochs, 2),
+        first if source.repeats_exact else latest,
+    ]

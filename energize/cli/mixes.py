@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
@@ -111,6 +111,20 @@ class RunOptions:
         """Whether every sample is read once, in stored order."""
         return self.split in ("val", "test")
 
+    def _read_options(self) -> dict[str, Any]:
+        """Return the options that both functions of datasets take, if they are set."""
+        local = ("shuffle_buffer_size", "max_samples_per_sequence")
+        names = (*local, "packing_buffer_size", "trust_code")
+        options = {name: value for name in names if (value := getattr(self, name))}
+        if self.validates and any(name in options for name in local):
+            raise ConfigError(
+                "--shuffle-buffer-size and --max-samples-per-sequence keep the reads "
+                "of training "
+                f"local, and the split {self.split!r} is read in stored order; leave "
+                "them out"
+            )
+        return options
+
     def read(
         self, mix: Path, batch_size: int | None = None, *, samples: bool = False
     ) -> IndexedDataset[Any]:
@@ -122,16 +136,7 @@ class RunOptions:
         `ConfigError` for options that do not go together.
         """
         node = node_at(mix, self.split)
-        local = ("shuffle_buffer_size", "max_samples_per_sequence")
-        given = (*local, "packing_buffer_size", "trust_code")
-        options = {name: value for name in given if (value := getattr(self, name))}
-        if self.validates and any(name in options for name in local):
-            raise ConfigError(
-                "--shuffle-buffer-size and --max-samples-per-sequence keep the reads "
-                "of training "
-                f"local, and the split {self.split!r} is read in stored order; leave "
-                "them out"
-            )
+        options = self._read_options()
         if not samples:
             options |= _stand_ins(every_leaf(node))
         if self.encoder is not None:
@@ -140,15 +145,8 @@ class RunOptions:
             # Only cookers read stores.
             node = with_leaves(node, lambda leaf: leaf.model_copy(update={"aux": {}}))
         if self.encoder_per_type:
-            kinds = dict.fromkeys(leaf.sample_class for leaf in every_leaf(node))
-            options["task_encoder"] = {kind: DefaultTaskEncoder() for kind in kinds}
-        composition = node.composition if isinstance(node, Blend) else None
-        size = (
-            self.batch_size
-            or batch_size
-            or (composition and composition.global_batch_size)
-            or 1
-        )
+            options["task_encoder"] = _encoder_per_type(every_leaf(node))
+        size = self.batch_size or batch_size or _composed_batch_size(node) or 1
         make: Callable[..., Any] = (
             get_val_dataset if self.validates else get_train_dataset
         )
@@ -207,6 +205,27 @@ def made_encoder(text: str) -> TaskEncoder[Any, Any, Any, Any]:
     return made  # what is no TaskEncoder is told where it is used
 
 
+def _composed_batch_size(node: MixNode | Stages) -> int | None:
+    """Return the global batch size that a composed blend names, or None."""
+    if not isinstance(node, Blend) or node.composition is None:
+        return None
+    return node.composition.global_batch_size
+
+
+def _encoder_per_type(leaves: Iterable[Leaf]) -> dict[type, Any]:
+    types = dict.fromkeys(leaf.sample_class for leaf in leaves)
+    return {sample_type: DefaultTaskEncoder() for sample_type in types}
+
+
+def _split_names(split_parts: str) -> list[str]:
+    """Return the names in a list with commas, without duplicates."""
+    names = [name.strip() for name in split_parts.split(",") if name.strip()]
+    if not names:
+        message = f"expected names of splits, got {split_parts!r}"
+        raise ConfigError(f"--split-parts: {message}")
+    return list(dict.fromkeys(names))
+
+
 def _stand_ins(leaves: Sequence[Leaf]) -> dict[str, Any]:
     """Functions in place of those that folders bring along, which are never called."""
     parts = [part for leaf in leaves if isinstance(leaf, Join) for part in leaf.parts]
@@ -258,13 +277,7 @@ class Stored:
         if is_jsonl(path):
             return ("train",)
         if self.split_parts is not None:
-            names = [
-                name.strip() for name in self.split_parts.split(",") if name.strip()
-            ]
-            if not names:
-                told = f"expected names of splits, got {self.split_parts!r}"
-                raise ConfigError(f"--split-parts: {told}")
-            return list(dict.fromkeys(names))
+            return _split_names(self.split_parts)
         if is_loose(path):
             return split_parts(path)
         if is_folder(path):

@@ -8,7 +8,7 @@ import base64
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import InitVar, dataclass, replace
 from functools import cached_property
@@ -319,38 +319,16 @@ class PreviewPage:
         where = f"{planned.shard or ''} #{planned.index:,}".strip()
         if planned.epoch:
             where += f", pass {planned.epoch + 1:,}"
-        told = (
-            f'<span class="weight">loss weight {weight:g}</span>' if weight != 1 else ""
-        )
-        loss = getattr(planned, "loss", None)
-        told += "" if loss is None else f'<span class="weight">loss {loss:.4g}</span>'
+        told = _loss_html(weight, getattr(planned, "loss", None))
         key = ""
-        body = ""
-        more = {"type": type(sample).__name__}
+        more: dict[str, Any] = {"type": type(sample).__name__}
         if isinstance(sample, Failed | Exception):
             body = error(f"{_told(sample)}\nA substitute takes its place in the batch.")
         else:
-            pictures = []
-            told_of = []
-            for name, value in fields_shown(sample).items():
-                if name == "__key__":
-                    key = str(value)
-                elif name.startswith("__"):
-                    more[name.strip("_")] = value
-                elif name == "turns" and isinstance(sample, ConversationSample):
-                    told_of.append(
-                        conversation(sample.turns, sample.images, sample.videos)
-                    )
-                elif isinstance(sample, ConversationSample) or value is None:
-                    continue
-                elif seen := gallery(value, name):
-                    pictures.append(seen)
-                else:
-                    seen = value_html(value, name)
-                    told_of.append(
-                        f'<div class="field"><b>{text(name)}</b>{seen}</div>'
-                    )
-            body = "".join(pictures + told_of)
+            values = fields_shown(sample)
+            key = str(values.get("__key__", ""))
+            more |= _metadata_of(values)
+            body = _fields_html(sample, values)
         files = getattr(sample, "__sources__", None) or ()
         more |= {"files": " ".join(name for each in files for name in each.file_names)}
         label = f"Sample {row + 1} of {len(batch.samples)}, {planned.source} {key}"
@@ -375,6 +353,42 @@ def _weights(dataset: Dataset[Any], above: float = 1.0) -> list[float]:
     if not dataset.inputs:
         return [above for _ in dataset.sources]
     return tree.of_sources(dataset, [_weights(each, above) for each in dataset.inputs])
+
+
+def _loss_html(weight: float, loss: float | None) -> str:
+    """Return the loss weight of a sample, unless it is 1, and its loss if recorded."""
+    html = ""
+    if weight != 1:
+        html += f'<span class="weight">loss weight {weight:g}</span>'
+    if loss is not None:
+        html += f'<span class="weight">loss {loss:.4g}</span>'
+    return html
+
+
+def _metadata_of(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a sample with underscores, without its key."""
+    return {
+        name.strip("_"): value
+        for name, value in values.items()
+        if name.startswith("__") and name != "__key__"
+    }
+
+
+def _fields_html(sample: Any, values: Mapping[str, Any]) -> str:
+    """Return the fields of a sample, pictures before other values."""
+    if isinstance(sample, ConversationSample):
+        return conversation(sample.turns, sample.images, sample.videos)
+    pictures = []
+    details = []
+    for name, value in values.items():
+        if name.startswith("__") or value is None:
+            continue
+        if picture := gallery(value, name):
+            pictures.append(picture)
+        else:
+            html = value_html(value, name)
+            details.append(f'<div class="field"><b>{text(name)}</b>{html}</div>')
+    return "".join(pictures + details)
 
 
 def _told(reason: object) -> str:

@@ -185,7 +185,7 @@ def prepare(  # noqa: PLR0913
     written. Many machines may do it together: see --tasks.
     """
     console = Console()
-    filtered = MediaFilterConfig.parse(*media.given) if any(media.given) else None
+    filtered = _media_filter(media)
     if filtered is not None and (by.tasks or tar_index_only or not is_folder(path)):
         raise ConfigError(
             "only folders have metadata of media; for it alone use prepare-media"
@@ -201,13 +201,7 @@ def prepare(  # noqa: PLR0913
     }
     anew = force_overwrite or tar_index_only or (by.tasks and any(choices.values()))
     if measuring.is_wanted and is_prepared(path) and not anew:
-        if any((*choices.values(), filtered)):
-            raise ConfigError(
-                f"{path} is prepared already, so --column and --checksums are all that "
-                "is written: "
-                "leave the other options out, or give --force-overwrite to prepare it "
-                "again"
-            )
+        _check_only_measured(path, (*choices.values(), filtered))
         _add(console, path, by.run(console), measured)
         return
     choices["overwrite"] = force_overwrite
@@ -395,6 +389,42 @@ def _complete(
         ) from None
 
 
+def _media_filter(media: Media) -> MediaFilterConfig | None:
+    return MediaFilterConfig.parse(*media.given) if any(media.given) else None
+
+
+def _check_only_measured(path: Path, choices: Sequence[Any]) -> None:
+    """Raise `ConfigError` if a prepared folder gets other choices than columns."""
+    if any(choices):
+        raise ConfigError(
+            f"{path} is prepared already, so --column and --checksums are all that "
+            "is written: "
+            "leave the other options out, or give --force-overwrite to prepare it "
+            "again"
+        )
+
+
+def _ask_ratios(shards: int) -> Any:
+    few = {1: "1,0,0", 2: "1,1,0"}.get(shards, f"{shards - 2},1,1")
+    proposal = few if shards < 10 else "8,1,1"
+    question = f"Ratio of train, val, test over {shards} shards"
+    return _answer(question, proposal, index.ratios_of)
+
+
+def _show_types(console: Console) -> None:
+    """Show the sample types with their numbers and fields."""
+    rows = []
+    for number, name in numbered_types().items():
+        names = [
+            field if needed else f"[{field}]"
+            for field, needed in fields.sample_fields(name).items()
+        ]
+        rows.append((number, name, ", ".join(names) or "all parts as they are"))
+    console.print(
+        table("", "sample type", "fields (optional ones in brackets)", rows=rows)
+    )
+
+
 def _ask(console: Console, path: Path, choices: dict[str, Any], *, typed: bool) -> None:
     names, _ = find_shards(path, choices["exclude"])
     console.say(f"Found {len(names):,} shards, from {names[0]} to {names[-1]}")
@@ -404,29 +434,17 @@ def _ask(console: Console, path: Path, choices: dict[str, Any], *, typed: bool) 
     look = fields.FirstLook(path / names[0])
     show_item(console, look.samples[0].raw())
     if choices["split_ratios"] is None and choices["split_patterns"] is None:
-        few = {1: "1,0,0", 2: "1,1,0"}.get(len(names), f"{len(names) - 2},1,1")
-        proposal = few if len(names) < 10 else "8,1,1"
-        question = f"Ratio of train, val, test over {len(names)} shards"
-        choices["split_ratios"] = _answer(question, proposal, index.ratios_of)
+        choices["split_ratios"] = _ask_ratios(len(names))
     if not typed or choices["sample_type"] is not None:
         return
     if not typer.confirm("Say in a dataset.yaml what its samples are?", default=True):
         return
-    numbers = numbered_types()
-    rows = []
-    for number, name in numbers.items():
-        told = [
-            f if needed else f"[{f}]"
-            for f, needed in fields.sample_fields(name).items()
-        ]
-        rows.append((number, name, ", ".join(told) or "all parts as they are"))
-    console.print(
-        table("", "sample type", "fields (optional ones in brackets)", rows=rows)
-    )
+    _show_types(console)
     proposed = fields.propose_sample_type(look)
-    kind = choices["sample_type"] = _answer("Sample type", proposed, _sample_type)
-    if kind != CRUDE and choices["field_map"] is None:
-        choices["field_map"] = _ask_field_map(console, kind, look)
+    sample_type = _answer("Sample type", proposed, _sample_type)
+    choices["sample_type"] = sample_type
+    if sample_type != CRUDE and choices["field_map"] is None:
+        choices["field_map"] = _ask_field_map(console, sample_type, look)
 
 
 def _answer(question: str, proposal: str, parse: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import sys
@@ -228,6 +229,12 @@ def _watch(
         last = now
 
 
+def _rates(rows: dict[int, dict[str, Any]], most: int) -> dict[int, float]:
+    """Return samples per second by number of workers, for up to `most` workers."""
+    usable = [workers for workers in rows if 0 < workers <= most] or [max(rows)]
+    return {workers: rows[workers]["samples_per_second"] for workers in usable}
+
+
 def _verdict(told: dict[str, Any]) -> dict[str, Any]:
     """Return what limits, how many workers to use, and what to do, in words."""
     asked = told["consumes"]
@@ -236,34 +243,41 @@ def _verdict(told: dict[str, Any]) -> dict[str, Any]:
     most = (
         max(of) if limit == "read" else told["cpus"]
     )  # who waits for disks needs no core
-    able = [many for many in of if 0 < many <= most] or [max(of)]
-    rate = {many: of[many]["samples_per_second"] for many in able}
+    rate = _rates(of, most)
     enough = _ALIKE * max(rate.values()) if asked is None else _HEADROOM * asked
-    use = min(
-        (n for n in rate if rate[n] >= enough), default=max(rate, key=lambda n: rate[n])
-    )
-    if asked and of[0]["samples_per_second"] >= _ALONE * asked:
+    use = _fewest_workers(rate, enough)
+    needed_alone = _ALONE * asked if asked else math.inf
+    if of[0]["samples_per_second"] >= needed_alone:
         use = 0
     given = of[use]["samples_per_second"]
     if of[use]["hand_over_seconds"] * given > _BUSY:
         limit = "hand over"
-    words = [
-        f"Use num_workers={use}: {given:,.0f} samples/s",
-        f"What limits it is {limit}",
-    ]
-    if asked:
-        words[0] += (
-            f", {given / asked:.2f} times the {asked:,.0f} that the trainer consumes"
-        )
+    lines = [_rate_line(use, given, asked), f"What limits it is {limit}"]
     if given < enough:
-        words.append(f"The trainer will wait: {_REMEDIES[limit]}")
-        if use == max(rate) < told["cpus"] and limit != "hand over":
-            words.append(
-                f"Measure more workers, too: this machine has {told['cpus']} CPUs"
-            )
+        lines.append(f"The trainer will wait: {_REMEDIES[limit]}")
+        cpus = told["cpus"]
+        if use == max(rate) < cpus and limit != "hand over":
+            lines.append(f"Measure more workers, too: this machine has {cpus} CPUs")
     elif not asked:
-        words.append(f"To have more: {_REMEDIES[limit]}")
-    return {"limit": limit, "num_workers": use, "verdict": words}
+        lines.append(f"To have more: {_REMEDIES[limit]}")
+    return {"limit": limit, "num_workers": use, "verdict": lines}
+
+
+def _rate_line(workers: int, rate: float, consumes: float | None) -> str:
+    """Return the line of the verdict about the number of workers and their rate."""
+    line = f"Use num_workers={workers}: {rate:,.0f} samples/s"
+    if not consumes:
+        return line
+    times = f"{rate / consumes:.2f} times the {consumes:,.0f}"
+    return f"{line}, {times} that the trainer consumes"
+
+
+def _fewest_workers(rate: dict[int, float], enough: float) -> int:
+    """Return the smallest number of workers whose rate is enough, or the fastest."""
+    fastest = max(rate, key=lambda workers: rate[workers])
+    return min(
+        (workers for workers in rate if rate[workers] >= enough), default=fastest
+    )
 
 
 def _show(console: Console, told: dict[str, Any]) -> None:

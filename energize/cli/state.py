@@ -250,13 +250,7 @@ def _show(console: Console, state: State) -> None:
         rows.append(cells)
     columns = ("name", "split", ">samples", ">seed", *([">taken"] if kept else []))
     console.print(table(*columns, rows=rows))
-    for change in Edits.loaded(cursor).changes:
-        of = f"of the blend {change.blend!r} " if change.blend else ""
-        place = f"{'item' if change.waits else 'slot'} {change.at:,}"
-        weights = ", ".join(
-            f"{name} {weight:g}" for name, weight in change.weights.items()
-        )
-        console.say(f"  weights {of}from {place} on: {weights}")
+    _show_edits(console, Edits.loaded(cursor))
 
 
 # Reading and writing files with states.
@@ -336,6 +330,28 @@ def _files(paths: Sequence[Path]) -> list[Path]:
     return list(dict.fromkeys(files))
 
 
+def _show_edits(console: Console, edits: Edits) -> None:
+    """Show the changes of weights in a state."""
+    for change in edits.changes:
+        of = f"of the blend {change.blend!r} " if change.blend else ""
+        position = f"{'item' if change.waits else 'slot'} {change.at:,}"
+        weights = ", ".join(
+            f"{name} {weight:g}" for name, weight in change.weights.items()
+        )
+        console.say(f"  weights {of}from {position} on: {weights}")
+
+
+def _check_archive(local: str | os.PathLike[str], file: Path) -> None:
+    """Raise `StateError` for an archive that torch.save does not write, or that is too
+    large to unpickle.
+    """
+    for entry in zipfile.ZipFile(local).infolist():
+        if entry.compress_type != zipfile.ZIP_STORED:
+            raise StateError(f"{file} is compressed, and no file of torch.save")
+        if entry.filename.endswith(".pkl") and entry.file_size > limits.JSON_BYTES:
+            raise StateError(f"{file}: {limits.over('JSON_BYTES', entry.file_size)}")
+
+
 def _content(file: Path) -> Any:
     """Return what a file holds, without tensors in memory and without running
     anything.
@@ -345,12 +361,8 @@ def _content(file: Path) -> Any:
             return parse_json(read_file(file, "JSON_BYTES").decode("utf-8"))
         here = files_at(file).local(os.fspath(file))
         zipped = zipfile.is_zipfile(here)
-        for each in zipfile.ZipFile(here).infolist() if zipped else ():
-            # What torch.save does not write, and what unpickling would not end.
-            if each.compress_type != zipfile.ZIP_STORED:
-                raise StateError(f"{file} is compressed, and no file of torch.save")
-            if each.filename.endswith(".pkl") and each.file_size > limits.JSON_BYTES:
-                raise StateError(f"{file}: {limits.over('JSON_BYTES', each.file_size)}")
+        if zipped:
+            _check_archive(here, file)
         with warnings.catch_warnings(action="ignore"):  # of pickles, which are refused
             return torch.load(here, map_location="cpu", weights_only=True, mmap=zipped)
     except pickle.UnpicklingError as reason:

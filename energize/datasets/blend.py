@@ -428,9 +428,14 @@ class BlendDataset(MixDataset[T_co]):
             return shares[0] if items is None else cast("FloatArray", shares[0]) * items
         if items is None or not (self.indexed and self.sized):
             return None
-        ends = [*(era.start for era in eras[1:]), items]
-        costs = np.diff([sum(self.spent(min(end, items))) for end in ends], prepend=0.0)
+        costs = self._costs_of(eras, items)
         return np.asarray(costs @ np.array(shares, dtype=np.float64))
+
+    def _costs_of(self, eras: Sequence[Era], items: int) -> FloatArray:
+        """Return the cost that the first `items` items spend in each era."""
+        ends = [*(era.start for era in eras[1:]), items]
+        spent = [sum(self.spent(min(end, items))) for end in ends]
+        return np.diff(spent, prepend=0.0)
 
     def with_weights_from(
         self,

@@ -152,6 +152,15 @@ class LimitDataset(IndexedDataset[T_co]):
         )
 
 
+def _check_repeats(repeats: float) -> None:
+    is_number = isinstance(repeats, int | float) and not isinstance(repeats, bool)
+    if not (is_number and math.isfinite(repeats) and repeats > 0):
+        raise ConfigError(
+            "RepeatDataset: repeats is a number above 0, or None for ever; got "
+            f"{repeats!r}"
+        )
+
+
 class RepeatDataset(IndexedDataset[T_co]):
     """`repeats` passes over a dataset in every epoch, 2.5 say; without end when it is
     None.
@@ -182,14 +191,8 @@ class RepeatDataset(IndexedDataset[T_co]):
         worker_config: WorkerConfig | None = None,
         **ignored: object,
     ) -> None:
-        number = isinstance(repeats, int | float) and not isinstance(repeats, bool)
-        if repeats is not None and not (
-            number and math.isfinite(repeats) and repeats > 0
-        ):
-            raise ConfigError(
-                "RepeatDataset: repeats is a number above 0, or None for ever; got "
-                f"{repeats!r}"
-            )
+        if repeats is not None:
+            _check_repeats(repeats)
         self.freeze([dataset], worker_config, ignored, repeats=repeats)
         if not dataset.indexed and repeats is not None and repeats != int(repeats):
             raise NotIndexedError(

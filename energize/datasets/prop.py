@@ -78,11 +78,10 @@ def by_property(
     sources = [source for part in datasets for source in part.sources]
     named = selections(sources, by, list(weights), other=other is not None)
     inner = _inside(options)
-    parts: dict[str, Dataset[T]] = {}
-    for selection in named:
-        restricted = [(_name(part), _restricted(part, selection)) for part in datasets]
-        filled = [(name, part) for name, part in restricted if part is not None]
-        parts[selection.name] = _together(filled, inner)
+    parts: dict[str, Dataset[T]] = {
+        selection.name: _together(_selected(datasets, selection), inner)
+        for selection in named
+    }
     part_weights: dict[str, Any] = {
         Selection(by, value).name: weight for value, weight in weights.items()
     }
@@ -111,6 +110,14 @@ def _check_one_by_one(dataset: Dataset[Any]) -> None:
         )
     for child in dataset.inputs:
         _check_one_by_one(child)
+
+
+def _selected(
+    datasets: Sequence[Dataset[Any]], selection: Selection
+) -> list[tuple[str, Dataset[Any]]]:
+    """Return the datasets, with their names, that have samples of a selection."""
+    restricted = [(_name(part), _restricted(part, selection)) for part in datasets]
+    return [(name, part) for name, part in restricted if part is not None]
 
 
 def _restricted(dataset: Dataset[T], selection: Selection) -> Dataset[T] | None:

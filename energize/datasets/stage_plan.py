@@ -123,12 +123,7 @@ class StagePlan(Generic[D]):
             total_steps = checked_whole(total_steps, "total_steps", 1)
         faults = list(_faults_of_stages(listed, default))
         if not faults:
-            listed = sorted(listed, key=lambda stage: stage.start_step)
-            unused = default
-            if default is not None and (not listed or listed[0].start_step > 0):
-                first = listed[0].start_step if listed else None
-                listed.insert(0, replace(default, start_step=0, end_step=first))
-                unused = None
+            listed, unused = _with_default(listed, default)
             faults = list(_faults_of_order(listed, total_steps, unused))
         if faults:
             raise ConfigError("\n".join(faults))
@@ -188,6 +183,20 @@ class StagePlan(Generic[D]):
             "total_steps": self.total_steps,
             "stages": [s.describe() for s in self.stages],
         }
+
+
+def _with_default(
+    stages: Iterable[Stage[D]], default: Stage[D] | None
+) -> tuple[list[Stage[D]], Stage[D] | None]:
+    """Return the stages in order of their steps, and the default if it is not used.
+
+    The default is the stage of the steps before the first stage.
+    """
+    ordered = sorted(stages, key=lambda stage: stage.start_step)
+    if default is None or (ordered and ordered[0].start_step <= 0):
+        return ordered, default
+    first = ordered[0].start_step if ordered else None
+    return [replace(default, start_step=0, end_step=first), *ordered], None
 
 
 def _listed(stages: Iterable[Stage[D]], default: Stage[D] | None) -> list[Stage[D]]:

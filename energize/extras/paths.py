@@ -41,6 +41,34 @@ _INSTALL = {
 }
 
 
+def _normalized_url(text: str, protocol: re.Match[str]) -> str:
+    """Resolve `.` and `..` in the path of a URL, below its host or bucket."""
+    if not {".", ".."} & set(text.split("/")):
+        return text
+    store, _, inside = text[protocol.end() :].partition("/")
+    inside = normpath(inside)
+    root = f"{protocol[0]}{store}"
+    if inside.startswith(".."):
+        raise ConfigError(f"{text} leads out of {root}; write where it lies")
+    return root if inside == "." else f"{root}/{inside}"
+
+
+def _check_protocol(text: str, protocol: str) -> None:
+    """Raise `ConfigError` if the library that reads the protocol is missing."""
+    try:
+        fsspec.get_filesystem_class(protocol)
+    except (ImportError, ValueError) as error:
+        library = _INSTALL.get(protocol)
+        # What a library brings along is not known to fsspec without that library.
+        if isinstance(error, ValueError) and library is None:
+            message = f"{text}: the protocol {protocol}:// is not known: {error}"
+            raise ConfigError(message) from error
+        library = library or "the library it names"
+        raise ConfigError(
+            f"{text}: {error}; install it: pip install {library}"
+        ) from error
+
+
 class EPath(ProxyUPath, os.PathLike[str]):
     """A path of a file or folder that is local or remote, much like `pathlib.Path`.
 
@@ -84,26 +112,8 @@ class EPath(ProxyUPath, os.PathLike[str]):
         if url is None:
             super().__init__(os.path.abspath(text))
             return
-        if {".", ".."} & set(text.split("/")):
-            store, _, inside = text[url.end() :].partition("/")
-            inside = normpath(inside)
-            if inside.startswith(".."):
-                raise ConfigError(
-                    f"{text} leads out of {url[0]}{store}; write where it lies"
-                )
-            text = f"{url[0]}{store}/{inside}" if inside != "." else f"{url[0]}{store}"
-        try:
-            fsspec.get_filesystem_class(url[1])
-        except (ImportError, ValueError) as error:
-            library = _INSTALL.get(url[1])
-            # What a library brings along is not known to fsspec without that library.
-            if isinstance(error, ValueError) and library is None:
-                told = f"{text}: the protocol {url[1]}:// is not known: {error}"
-                raise ConfigError(told) from error
-            library = library or "the library it names"
-            raise ConfigError(
-                f"{text}: {error}; install it: pip install {library}"
-            ) from error
+        text = _normalized_url(text, url)
+        _check_protocol(text, url[1])
         with warnings.catch_warnings(action="ignore", category=UserWarning):
             # It warns that msc:// has no class of its own. Folders are listed anew each
             # time.

@@ -172,19 +172,22 @@ def bands_of(run: Simulation) -> list[Band]:
         groups.append(rest)
     bands = []
     for group, colour in zip(groups, (*COLOURS[: len(shown)], _OTHERS), strict=False):
-        sources = [run.sources[number] for number in group]
-        asked = [each.asked for each in sources if each.asked is not None]
-        bands.append(
-            Band(
-                name=sources[0].name if len(group) == 1 else f"{len(group):,} others",
-                colour=colour,
-                shares=shares[:, group].sum(axis=1),
-                asked=run.asked[:, group].sum(axis=1),
-                share=sum(each.share for each in sources),
-                asked_share=sum(asked) if len(asked) == len(sources) else None,
-            )
-        )
+        bands.append(_band(run, shares, group, colour))
     return bands
+
+
+def _band(run: Simulation, shares: FloatArray, group: list[int], colour: str) -> Band:
+    """Return one band of the sources whose numbers are in `group`."""
+    sources = [run.sources[number] for number in group]
+    asked = [source.asked for source in sources if source.asked is not None]
+    return Band(
+        name=sources[0].name if len(group) == 1 else f"{len(group):,} others",
+        colour=colour,
+        shares=shares[:, group].sum(axis=1),
+        asked=run.asked[:, group].sum(axis=1),
+        share=sum(source.share for source in sources),
+        asked_share=sum(asked) if len(asked) == len(sources) else None,
+    )
 
 
 def _picture(run: Simulation, title: str, done: str, kind: str) -> bytes:

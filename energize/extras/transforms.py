@@ -238,11 +238,17 @@ def _warp_tensor(
         :, None, None
     ]
     filled = torch.where(outside, color, sampled)
-    if not image.is_floating_point():
-        limits = torch.iinfo(torch.uint8 if image.dtype == torch.bool else image.dtype)
-        top = 1 if image.dtype == torch.bool else limits.max
-        filled = filled.round().clamp(limits.min, top)
-    return filled.to(image.dtype).reshape(*image.shape[:-2], *size)
+    pixels = _as_dtype(filled, image.dtype)
+    return pixels.reshape(*image.shape[:-2], *size)
+
+
+def _as_dtype(pixels: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Convert pixels; integers are rounded and clamped to the range of the dtype."""
+    if not dtype.is_floating_point:
+        limits = torch.iinfo(torch.uint8 if dtype == torch.bool else dtype)
+        top = 1 if dtype == torch.bool else limits.max
+        pixels = pixels.round().clamp(limits.min, top)
+    return pixels.to(dtype)
 
 
 def _inverse(matrix: Matrix) -> Matrix:
@@ -505,6 +511,19 @@ class CenterCropMapper(_Described):
 class RandomCropMapper(_Described):
     """`RandomCrop`."""
 
+    def _padding_sides(self, padding: Any) -> tuple[int, int, int, int]:
+        """Return the padding left, top, right and bottom."""
+        sides = [int(side) for side in _several(padding or 0)]
+        if len(sides) not in (1, 2, 4):
+            raise ConfigError(f"padding={padding!r} is one number, two or four")
+        left, top, right, bottom = (sides * 4)[:4]
+        # torchvision's second version keeps left, right, top, bottom.
+        classes = type(self.transform).__mro__
+        is_v2 = any(".v2" in ancestor.__module__ for ancestor in classes)
+        if is_v2 and isinstance(padding, list):
+            return left, right, top, bottom
+        return left, top, right, bottom
+
     def _step(self, height: int, width: int) -> Step:
         if getattr(self.transform, "padding_mode", "constant") != "constant":
             raise ConfigError(
@@ -512,14 +531,7 @@ class RandomCropMapper(_Described):
             )
         size = self._size()
         padding = getattr(self.transform, "padding", None)
-        sides = [int(each) for each in _several(padding or 0)]
-        if len(sides) not in (1, 2, 4):
-            raise ConfigError(f"padding={padding!r} is one number, two or four")
-        left, top, right, bottom = (sides * 4)[:4]
-        # torchvision's second version keeps left, right, top, bottom.
-        newer = any(".v2" in kind.__module__ for kind in type(self.transform).__mro__)
-        if newer and isinstance(padding, list):
-            top, right = right, top
+        left, top, right, bottom = self._padding_sides(padding)
         height = height + top + bottom
         width = width + left + right
         if self.transform.pad_if_needed:

@@ -441,16 +441,22 @@ def _check_range(floors: Sequence[Fraction], caps: Sequence[Fraction]) -> None:
         )
 
 
+def _check_number_of_limits(
+    limits: Sequence[Any], weights: Sequence[Any], name: str
+) -> None:
+    if len(limits) != len(weights):
+        raise ConfigError(
+            f"{name}: {len(limits)} limits are given for {len(weights)} datasets"
+        )
+
+
 def _checked_limits(
     given: Limits, weigh: Sequence[Fraction], name: str, default: Fraction
 ) -> list[Fraction]:
     """Return one limit per source; that of a weight of 0 is 0."""
     several = isinstance(given, Sequence) and not isinstance(given, str)
     limits = list(given) if several else [given] * len(weigh)  # type: ignore[arg-type]
-    if len(limits) != len(weigh):
-        raise ConfigError(
-            f"{name}: {len(limits)} limits are given for {len(weigh)} datasets"
-        )
+    _check_number_of_limits(limits, weigh, name)
     checked = []
     for number, (limit, weight) in enumerate(zip(limits, weigh, strict=True)):
         where = f"{name}, dataset {number}" if several else name
@@ -647,10 +653,7 @@ class Era:
                 f"a schedule has a point at slot {self.points[-1]}; the last may be "
                 f"{_LAST_POINT}"
             )
-        gliding = [
-            schedule for schedule in schedules if schedule.interpolation != "step"
-        ]
-        self._ways = {(schedule.slots[0], schedule.slots[-1]) for schedule in gliding}
+        self._ways = _gradual_ranges(schedules)
         acting = _acting_points(schedules, block)
         self._acting = sorted(slot for slot in acting if slot > start)
         numbers = numbers_only(self.weights)
@@ -727,6 +730,15 @@ class Era:
                 f"{int(slots[int(drawn.argmin())])}: "
                 "nothing could be drawn there"
             )
+
+
+def _gradual_ranges(schedules: Iterable[Schedule]) -> set[tuple[int, int]]:
+    """Return the first and last slots of the schedules that change gradually."""
+    return {
+        (schedule.slots[0], schedule.slots[-1])
+        for schedule in schedules
+        if schedule.interpolation != "step"
+    }
 
 
 def _acting_points(schedules: Iterable[Schedule], block: int) -> set[int]:
