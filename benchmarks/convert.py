@@ -117,8 +117,7 @@ def main() -> None:
         took = median(runs)
         rate = told.samples / took
         print(
-            f"{kind}: {took:.1f} s, {rate:,.0f} samples/s, {whole / took:.2f} "
-            "times "
+            f"{kind}: {took:.1f} s, {rate:,.0f} samples/s, {whole / took:.2f} times "
             "the loop"
         )
 

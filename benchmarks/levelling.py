@@ -165,12 +165,11 @@ def _told(steps: Sequence[Steps]) -> str:
         statistics.median(getattr(each, name) for each in steps) for name in _ORDERS
     )
     return (
-        f"\n{steps[0].ranks} ranks: {plain * 1e3:.0f} ms for a step in the plain "
-        "order, "
+        "\n"
+        f"{steps[0].ranks} ranks: {plain * 1e3:.0f} ms for a step in the plain order, "
         f"{level * 1e3:.0f} ms with level batches; plain by level "
         f"{statistics.median(ratios):.3f} ({ratios[0]:.3f} to {ratios[-1]:.3f}); the "
-        "tokens of the "
-        f"slowest rank lead to expect {steps[0].expected:.3f}"
+        f"tokens of the slowest rank lead to expect {steps[0].expected:.3f}"
     )
 
 

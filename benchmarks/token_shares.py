@@ -81,8 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     asked = ", ".join(f"{share:g}" for share in ASKED.values())
     print(
-        f"asked: {asked} of tokens; medians of "
-        f"{', '.join(map(str, MEDIANS.values()))} "
+        f"asked: {asked} of tokens; medians of {', '.join(map(str, MEDIANS.values()))} "
         "tokens\n"
     )
     print(f"{'library':<17} {'unit':<16} {'packed':<7}", end="")

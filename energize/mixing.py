@@ -102,8 +102,7 @@ class ExcessLoss:
         if floor * len(reference) > 1:
             raise ConfigError(
                 f"{len(reference)} sources cannot all have a share of {floor:g} at "
-                "least; floor is "
-                f"at most {1 / len(reference):.4g} here"
+                f"least; floor is at most {1 / len(reference):.4g} here"
             )
         self.reference = reference
         self.temperature = temperature
@@ -127,8 +126,7 @@ class ExcessLoss:
             if number is None or not math.isfinite(number):
                 raise ConfigError(
                     f"the mean loss of {name!r} is {loss!r}: weights cannot follow it. "
-                    "Leave out "
-                    "steps whose loss is not finite"
+                    "Leave out steps whose loss is not finite"
                 )
             before = seen.get(name, loss)
             seen[name] = self.memory * before + (1 - self.memory) * float(loss)

@@ -337,8 +337,7 @@ def _check_visits(
             if not least <= visits <= most:
                 raise AssertionError(
                     f"epoch {epoch} visits {source.name}, sample {index}, {visits} "
-                    "times; "
-                    f"promised were {least} to {most}"
+                    f"times; promised were {least} to {most}"
                 )
 
 

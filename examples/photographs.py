@@ -117,8 +117,7 @@ def _make(folder: Path, recipe: Recipe) -> None:
         if not (folder / _NOTE).exists():
             raise ExampleError(
                 f"{folder} is there, but was not made by these examples. Give another "
-                "folder with "
-                "--data, or move it out of the way"
+                "folder with --data, or move it out of the way"
             )
         shutil.rmtree(folder)
     for left_by_a_killed_run in folder.parent.glob(f".{folder.name}-*"):
@@ -134,8 +133,7 @@ def _make(folder: Path, recipe: Recipe) -> None:
     except (OSError, PrepareError) as error:
         raise ExampleError(
             f"{folder} cannot be written: {error}. The three folders need 20 MB; make "
-            "room, or "
-            "give another folder with --data"
+            "room, or give another folder with --data"
         ) from error
 
 
@@ -155,9 +153,9 @@ def _write_shards(folder: Path, recipe: Recipe) -> None:
     )
     files = "\n".join(f"{package}/{file}" for package, file in PHOTOGRAPHS.values())
     (folder / _NOTE).write_text(
-        f"{recipe.contents}, made by the examples of energize.\nThe photographs come "
-        "with "
-        f"scikit-image and scikit-learn, which say who took them:\n{files}\n"
+        f"{recipe.contents}, made by the examples of energize.\n"
+        "The photographs come with scikit-image and scikit-learn, which say who took "
+        f"them:\n{files}\n"
     )
 
 
@@ -210,15 +208,13 @@ def photograph(package: str, file: str) -> Image.Image:
     if found is None or found.origin is None:
         raise ExampleError(
             f"the photographs come with the package {package!r}, which is not "
-            "installed; install "
-            "it with `pip install scikit-image scikit-learn`"
+            "installed; install it with `pip install scikit-image scikit-learn`"
         )
     path = Path(found.origin).parent / file
     if not path.exists():
         raise ExampleError(
             f"{path} is missing: this release of {package} comes without that "
-            "photograph; install "
-            "the releases in constraints/tested.txt"
+            "photograph; install the releases in constraints/tested.txt"
         )
     with Image.open(path) as image:
         return image.convert("RGB")

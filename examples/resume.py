@@ -121,8 +121,7 @@ def stop_and_resume(told: Settings, stop: int, console: Console) -> bool:
             f"  A checkpoint after {stop} steps; the loader's part of it has {size} "
             "bytes.\n"
             f"  Reading processes: {told.workers} in the run that is not stopped, "
-            f"{workers} in the "
-            "resumed one."
+            f"{workers} in the resumed one."
         )
         kept = steps(model, optimizer, loader, COMPARED)
         resumed = resumed_elsewhere(told, checkpoint, workers)

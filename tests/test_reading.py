@@ -262,7 +262,7 @@ def test_as_many_failures_in_a_row_as_there_may_be_are_an_error(bad):
     attempts = []
 
     class Asked(ListSource):
-        def _fetch(self, positions, reading):
+        def fetch(self, positions, reading):
             attempts.append(reading.attempt)
             failed = Failed(SkipSample(), "here")
             return [failed if len(attempts) <= bad else int(each) for each in positions]

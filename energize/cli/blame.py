@@ -147,8 +147,8 @@ def _mix(
     if mix is None:
         raise ConfigError(
             f"{saved.place} does not say which mix it is of, as its dataset was put "
-            "together in "
-            "Python; give a file of it as --mix, or use energize.report.blame in Python"
+            "together in Python; give a file of it as --mix, or use "
+            "energize.report.blame in Python"
         )
     seed = run.seed or _seed_of(saved)
     return mix, run if seed is None else replace(run, seed=seed)
@@ -183,9 +183,8 @@ def _dataset(
     if edits.moves:
         raise StateError(
             f"{saved.place}: the mix was edited while the run went on, and the state "
-            "does not say "
-            "what came before; blame a step by a state saved before that, or one "
-            "without the edit"
+            "does not say what came before; blame a step by a state saved before "
+            "that, or one without the edit"
         )
     dataset = edits.applied(dataset)
     check_place(dataset, cursor)

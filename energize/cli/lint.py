@@ -242,10 +242,8 @@ def _lint_part(found: Findings, name: str, part: IndexedDataset[Any]) -> None:
             except PrepareError as reason:
                 raise PrepareError(
                     f"the process that was reading samples {start} to {stop - 1} of "
-                    f"{name} was "
-                    "killed: by the system when memory is short, then try fewer "
-                    "--parallel; or by "
-                    "what decodes one of these samples"
+                    f"{name} was killed: by the system when memory is short, then try "
+                    "fewer --parallel; or by what decodes one of these samples"
                 ) from reason
             if isinstance(faults, Exception):
                 raise faults
@@ -292,8 +290,6 @@ def _lint_shards(found: Findings, path: Path) -> None:
     if checked.unrecorded:
         found.console.note(
             f"{path}: {checked.unrecorded} of {checked.shards} shards have no record "
-            "of what was "
-            "prepared, so that one that is replaced is not always seen; write it with: "
-            "energize "
-            f"prepare --tar-index-only {path}"
+            "of what was prepared, so that one that is replaced is not always seen; "
+            f"write it with: energize prepare --tar-index-only {path}"
         )

@@ -264,9 +264,8 @@ def preview(
         if count or (stored.dataset_config, stored.split_config) != mixes.CONFIGS:
             raise ConfigError(
                 "--count, --dataset-config and --split-config are for samples as they "
-                "are stored; "
-                "--html shows batches of a run, see --batches, --batch-size and "
-                "--split-parts"
+                "are stored; --html shows batches of a run, see --batches, "
+                "--batch-size and --split-parts"
             )
         split = stored.split_parts or "train"
         trusted = stored.trust_code
@@ -365,8 +364,7 @@ def parse_key(text: str) -> tuple[Any, ...]:
         return tuple(key)
     raise ConfigError(
         "KEY: expected a restore key as loader.restore_key prints it, in quotes, such "
-        "as "
-        f"\"('energize', 7)\"; got {text[:200]!r}"
+        f"as \"('energize', 7)\"; got {text[:200]!r}"
     )
 
 
@@ -569,8 +567,7 @@ def simulate(
     if steps is None and (not dataset.sized or dataset.size == INFINITE):
         raise ConfigError(
             "this mix never ends, or only reading tells where; say with --steps how "
-            "many steps to "
-            "look at"
+            "many steps to look at"
         )
     steps = steps or dataset.size
     intervals = 1 if plot is None else intervals_for(dataset, steps)

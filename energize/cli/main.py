@@ -71,8 +71,7 @@ class _Commands(TyperGroup):
             if isinstance(reason, UntrustedCodeError):
                 errors.say(
                     "Here: energize --import MODULE COMMAND, COMMAND --trust-code "
-                    "FOLDER, or once "
-                    "and for all programs: energize trust FOLDER"
+                    "FOLDER, or once and for all programs: energize trust FOLDER"
                 )
             given = isinstance(reason, ConfigError) and not isinstance(
                 reason, MetadatasetError

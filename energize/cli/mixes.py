@@ -119,9 +119,8 @@ class RunOptions:
         if self.validates and any(name in options for name in local):
             raise ConfigError(
                 "--shuffle-buffer-size and --max-samples-per-sequence keep the reads "
-                "of training "
-                f"local, and the split {self.split!r} is read in stored order; leave "
-                "them out"
+                f"of training local, and the split {self.split!r} is read in stored "
+                "order; leave them out"
             )
         return options
 
@@ -304,8 +303,7 @@ class Stored:
         else:
             raise ConfigError(
                 "--dataset-config and --split-config are for folders; the entries of "
-                f"{path} name "
-                "their own, as dataset_config and split_config"
+                f"{path} name their own, as dataset_config and split_config"
             )
         yield from {leaf.identity: leaf for leaf in every_leaf(node)}.values()
 

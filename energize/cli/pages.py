@@ -499,8 +499,7 @@ def _bound(port: int | None) -> _Server:
     )
     raise ConfigError(
         f"--port: {named} cannot be used ({refused.strerror}); give another one, or "
-        "--port 0 for "
-        "any that is free"
+        "--port 0 for any that is free"
     )
 
 

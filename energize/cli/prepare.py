@@ -101,9 +101,8 @@ class Measuring:
         Names,
         Option(
             help="NAME=HOW, what is known of samples without reading them: "
-            "tokens=size:txt, "
-            "quality=json[quality], width=image:width, length=len:txt, "
-            "tokens=MODULE:FUNCTION."
+            "tokens=size:txt, quality=json[quality], width=image:width, "
+            "length=len:txt, tokens=MODULE:FUNCTION."
         ),
     ] = None
     column_default: Annotated[
@@ -289,8 +288,7 @@ def _prepare_file(console: Console, path: Path, work: Work, *, checksums: bool) 
     if checksums or path.suffix not in (".yaml", ".yml"):
         raise ConfigError(
             f"{path} is a file, and neither a .jsonl file nor a metadataset .yaml, "
-            "which has no "
-            "checksums of its own; of tar shards give the folder"
+            "which has no checksums of its own; of tar shards give the folder"
         )
     from energize.energon.loading import prepare_metadataset
 
@@ -360,8 +358,7 @@ def parse_field_map(text: str) -> dict[str, str]:
 _NEEDED = (
     "please give --split-ratio 8,1,1 or --split-parts 'train:train-.*'; --sample-type "
     "(CrudeWebdataset for plain dicts) or --skip-dataset-yaml; and --force-overwrite "
-    "where it is "
-    "prepared already"
+    "where it is prepared already"
 )
 
 
@@ -397,10 +394,9 @@ def _check_only_measured(path: Path, choices: Sequence[Any]) -> None:
     """Raise `ConfigError` if a prepared folder gets other choices than columns."""
     if any(choices):
         raise ConfigError(
-            f"{path} is prepared already, so --column and --checksums are all that "
-            "is written: "
-            "leave the other options out, or give --force-overwrite to prepare it "
-            "again"
+            f"{path} is prepared already, so --column and --checksums are all that is "
+            "written: leave the other options out, or give --force-overwrite to "
+            "prepare it again"
         )
 
 
@@ -497,8 +493,8 @@ def _ask_field_map(
         return None
     console.say(
         f"Where each field comes from. Parts: {', '.join(look.parts)}. A comma "
-        "separates "
-        "alternatives (jpg,png), brackets look into JSON (json[caption][en])."
+        "separates alternatives (jpg,png), brackets look into JSON "
+        "(json[caption][en])."
     )
     field_map: dict[str, str] = {}
     for name, needed in fields.sample_fields(sample_type).items():

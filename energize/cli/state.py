@@ -109,10 +109,10 @@ def fitting(saved: SavedState, mix: Path | None) -> Iterator[State]:
     except StateMismatchError as error:
         raise StateMismatchError(
             f"{saved.place} does not fit {mix}, which has changed since, or was read "
-            "with other "
-            f"options: {error}\nHere: give the mix as it was; the options are those of "
-            "the run, as "
-            "--batch-size, --split, --seed, --encoder-per-type or --shuffle-buffer-size"
+            f"with other options: {error}\n"
+            "Here: give the mix as it was; the options are those of the run, as "
+            "--batch-size, --split, --seed, --encoder-per-type or "
+            "--shuffle-buffer-size"
         ) from None
 
 
@@ -126,9 +126,8 @@ def _draw(saved: SavedState, dataset: Dataset[Any], plot: Path, title: str) -> N
     if not items or edits.moves:
         raise ConfigError(
             f"{saved.place}: there is nothing to draw; nothing was delivered yet, or "
-            "it is of a "
-            "stream, or of a run whose mix was edited on the way, and what came before "
-            "is not in it"
+            "it is of a stream, or of a run whose mix was edited on the way, and what "
+            "came before is not in it"
         )
     edited = indexed(edits.applied(dataset), "report")
     drawn = simulated(edited, items, intervals=intervals_for(edited, items))
@@ -298,8 +297,8 @@ def read_states(paths: Sequence[Path]) -> list[SavedState]:
         if not states:
             raise StateError(
                 f"{file} holds no state of a loader, which is what its state_dict() "
-                "returns: a "
-                "dict with version, fingerprint, config, details, cursor and check"
+                "returns: a dict with version, fingerprint, config, details, cursor "
+                "and check"
             )
         found += states
     for each in found:
@@ -392,21 +391,17 @@ def _refused(file: Path, reason: str) -> StateError:
     if "megatron.energon" in reason:
         return StateError(
             f"{file} is a state of Megatron-Energon itself: pickled objects of its "
-            "classes, which "
-            "are never unpickled here, and positions of its random order, which mean "
-            "nothing here. "
-            "Finish the epoch with Megatron-Energon, or start the data anew with "
-            "energize (the "
-            "model's checkpoint stays as it is) and save states with "
-            "loader.state_dict()"
+            "classes, which are never unpickled here, and positions of its random "
+            "order, which mean nothing here. Finish the epoch with Megatron-Energon, "
+            "or start the data anew with energize (the model's checkpoint stays as it "
+            "is) and save states with loader.state_dict()"
         )
     named = re.search(r"GLOBAL (\S+)", reason)
     return StateError(
         f"{file} holds pickled objects, and nothing but tensors and plain data is "
-        "unpickled: "
-        f"{f'it names {named[1]}' if named else 'it holds others'}. Save the loader's "
-        "state in a "
-        "file of its own, with torch.save(loader.state_dict(), file)"
+        f"unpickled: {f'it names {named[1]}' if named else 'it holds others'}. Save "
+        "the loader's state in a file of its own, with "
+        "torch.save(loader.state_dict(), file)"
     )
 
 
@@ -441,8 +436,7 @@ def one_of(states: Sequence[SavedState]) -> SavedState:
             raise StateError(
                 f"{first.place} and {other.place} are of different "
                 f"{'places' if same else 'datasets'}. All ranks of a run have one "
-                "state after the "
-                "same number of steps; give those of one step"
+                "state after the same number of steps; give those of one step"
             )
     return first
 

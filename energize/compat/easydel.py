@@ -59,8 +59,7 @@ try:
 except ImportError as missing:
     raise ImportError(
         "energize.compat.easydel works on Hugging Face datasets, which are not "
-        "installed here; "
-        "install them with: pip install 'energize[hf]'"
+        "installed here; install them with: pip install 'energize[hf]'"
     ) from missing
 
 __all__ = [
@@ -248,8 +247,8 @@ class _Examples(_BaseExamplesIterable):  # type: ignore[misc]  # datasets has no
         if index:
             raise ConfigError(
                 f"part {index} of {num_shards} was asked of a mix that reads a stream, "
-                "which is "
-                "one shard; use split_dataset_by_node, which divides its examples"
+                "which is one shard; use split_dataset_by_node, which divides its "
+                "examples"
             )
         return copy.copy(self)
 
@@ -277,10 +276,9 @@ class _Examples(_BaseExamplesIterable):  # type: ignore[misc]  # datasets has no
         if saved is not None and state.get("lane") != here:
             raise StateError(
                 f"the saved state is of part {state.get('lane')} (number, of how "
-                "many), this is "
-                f"part {here}; resume with as many ranks and workers as it was saved "
-                "with, or use "
-                "energize.get_loader, whose states fit any number"
+                f"many), this is part {here}; resume with as many ranks and workers as "
+                "it was saved with, or use energize.get_loader, whose states fit any "
+                "number"
             )
         start = None if saved is None else unpacked_state(self.dataset, saved)
         cursor = self.dataset.open(self.lane, start)
@@ -377,8 +375,7 @@ def _loaded_tokenizer(given: str | Tokenizer, dataset: str) -> Tokenizer:
     except (OSError, ValueError) as error:
         raise ConfigError(
             f"{purpose}: it is not on this machine, and nothing is downloaded; fetch "
-            "it first, or "
-            f"give a function ({error})"
+            f"it first, or give a function ({error})"
         ) from error
     return found
 
@@ -524,8 +521,7 @@ class ShardedDataSource(torch.utils.data.IterableDataset[T]):
         if not self._shards:
             raise ConfigError(
                 f"{type(self).__name__} has no open_shard(shard_name): write one that "
-                "returns an "
-                f"iterator over the examples of the shard {shard_name!r}"
+                f"returns an iterator over the examples of the shard {shard_name!r}"
             )
         return self.shard(shard_name).open(state=state)
 
@@ -939,8 +935,7 @@ class Pipeline:
         if len(self.datasets) != 1:
             raise ConfigError(
                 "Pipeline: one dataset is needed, and there are "
-                f"{', '.join(self.datasets) or 0}; "
-                "call source() and mix() before"
+                f"{', '.join(self.datasets) or 0}; call source() and mix() before"
             )
         return next(iter(self.datasets.values()))
 

@@ -376,8 +376,7 @@ class Multiplexer(Composable):
         if not composables or not isinstance(mux_strategy, MultiplexingStrategy):
             raise ConfigError(
                 "Multiplexer: give a list of sources, or a mapping of names to them, "
-                "and a "
-                f"MultiplexingStrategy; got {short(composables)} and "
+                f"and a MultiplexingStrategy; got {short(composables)} and "
                 f"{short(mux_strategy)}"
             )
         if max_reinits is not None:
@@ -508,8 +507,8 @@ class Multiplexer(Composable):
         if False in found:
             raise ConfigError(
                 f"Multiplexer: there are {count} {kind}s, and {named} give each {kind} "
-                "a part of "
-                f"their own, or may do so unseen, and other sources do not. {remedy}"
+                "a part of their own, or may do so unseen, and other sources do not. "
+                f"{remedy}"
             )
         if place == 0:
             text = (
@@ -653,8 +652,7 @@ def checked_seed(seed: int | None, owner: str) -> int:
     if WorkerConfig().world_size > 1:
         raise ConfigError(
             f"{owner}: there are several ranks, and without a seed each would draw an "
-            "order of its "
-            "own; give all of them the same seed"
+            "order of its own; give all of them the same seed"
         )
     drawn = secrets.randbits(32)
     _log.info("%s: seed %d was drawn; give it to repeat this order", owner, drawn)

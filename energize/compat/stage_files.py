@@ -291,8 +291,7 @@ def read_stages(
             return node.plan
         raise MetadatasetError(
             f"{node.location}: the split {split_part!r} has no stages, so there is no "
-            "plan; read it "
-            "with get_train_dataset, or give it `stages`"
+            "plan; read it with get_train_dataset, or give it `stages`"
         )
     plan = None if text is None or problems else _plan(text, split_part, problems)
     if plan is None:
@@ -375,8 +374,8 @@ def get_staged_train_dataset(
     if build is not None and options:
         raise ConfigError(
             f"get_staged_train_dataset: {', '.join(options)} would have no effect "
-            "beside build, "
-            "which makes the datasets; use them in it, for example with build_stage"
+            "beside build, which makes the datasets; use them in it, for example with "
+            "build_stage"
         )
     cuts = ("repeat", "virtual_epoch_length")
     check_one_epoch(path, **{key: options[key] for key in cuts if key in options})
@@ -441,10 +440,8 @@ def stage_node(stage: Stage[StageData] | Stage[MixNode]) -> MixNode:
         hint = nearest(data.dataset_type or "", _BUILT) or "."
         raise MetadatasetError(
             f"{where}: dataset_type {data.dataset_type!r} is not read by "
-            f"energize{hint} Types that "
-            f"are: {', '.join(_BUILT)}; for others pass build=, a function of a stage "
-            "that returns "
-            "its dataset"
+            f"energize{hint} Types that are: {', '.join(_BUILT)}; for others pass "
+            "build=, a function of a stage that returns its dataset"
         )
     nodes = []
     for path in data.dataset_folders or (data.dataset_path or "",):
@@ -485,8 +482,8 @@ class TokenRows:
         ):
             raise DatasetError(
                 f"{self.path}: packed token ids are whole numbers, rows of them or "
-                f"{self.length} "
-                f"and more in one; found {found.dtype} of shape {found.shape}"
+                f"{self.length} and more in one; found {found.dtype} of shape "
+                f"{found.shape}"
             )
         return found
 
@@ -512,8 +509,8 @@ def _rows(data: StageData, where: str) -> Dataset[Any]:
         if path.suffix != ".npy":
             raise MetadatasetError(
                 f"{where}: packed_memmap reads a .npy file of token ids; got {path}. "
-                "For other "
-                "formats pass build=, a function of a stage that returns its dataset"
+                "For other formats pass build=, a function of a stage that returns "
+                "its dataset"
             )
         return SequenceSource(TokenRows(path, data.seq_len or 1), name=name)
     library = optional_module(
@@ -530,9 +527,8 @@ def _rows(data: StageData, where: str) -> Dataset[Any]:
     except Exception as reason:  # of many kinds
         raise DatasetNotFoundError(
             f"{where}: Hugging Face's datasets cannot load "
-            f"{str(path) if local else name!r} "
-            f"({data.split_part}): {type(reason).__name__}: {reason}; correct the "
-            "name, or give a "
+            f"{str(path) if local else name!r} ({data.split_part}): "
+            f"{type(reason).__name__}: {reason}; correct the name, or give a "
             "dataset_path that save_to_disk wrote"
         ) from reason
     rows = rows.with_format("torch") if kind == "preprocessed" else rows

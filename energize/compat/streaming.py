@@ -56,8 +56,7 @@ _ENTRY_POINTS = "streaming_streams_registry"
 
 _WITHOUT_USE = (
     "cache_limit download_retry download_timeout keep_zip num_canonical_nodes "
-    "partition_algo "
-    "predownload sampling_granularity shuffle_algo shuffle_block_size"
+    "partition_algo predownload sampling_granularity shuffle_algo shuffle_block_size"
 )
 """Arguments of MosaicML Streaming that change nothing here; docs/compat.md says why."""
 
@@ -155,9 +154,8 @@ class Stream:
                     return MapDataset(source, SampleDecoder(image_decode="pil"))
         raise DatasetNotFoundError(
             f"no data at {' or '.join(map(str, folders)) or 'local'}, split {split!r}: "
-            "a folder of "
-            f"MDS shards has an {INDEX}, one of tar shards a {META_FOLDER}, of "
-            "`energize prepare`"
+            f"a folder of MDS shards has an {INDEX}, one of tar shards a "
+            f"{META_FOLDER}, of `energize prepare`"
         )
 
 
@@ -373,8 +371,7 @@ class StreamingDataset(IterableDataset[Any]):
         if bool(streams) == bool(remote or local) or (streams and stream_config):
             raise ConfigError(
                 "StreamingDataset: give either streams=[Stream(...), ...] or the paths "
-                "of a single "
-                "one, local and remote, and its stream_config"
+                "of a single one, local and remote, and its stream_config"
             )
         if not streams:
             paths = {"remote": remote, "local": local, "split": split}
@@ -576,8 +573,7 @@ class StreamingDataset(IterableDataset[Any]):
         elif self._place.in_workers:
             raise StateError(
                 "how many samples were taken from DataLoader's workers is only known "
-                "outside: "
-                "state_dict(num_samples=batches * batch_size * ranks), or a "
+                "outside: state_dict(num_samples=batches * batch_size * ranks), or a "
                 "StreamingDataLoader"
             )
         else:

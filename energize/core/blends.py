@@ -185,10 +185,8 @@ def ungrouped(blend: Any, weights: Mapping[str, float], slot: int) -> dict[str, 
     if max(weights.values()) < _LEAST_OF_GROUP:
         raise WeightError(
             "weights of groups are divided among their parts, and the largest weight "
-            "is "
-            f"{max(weights.values()):g}, less than {_LEAST_OF_GROUP:g}. Multiply all "
-            "of them by "
-            "one number"
+            f"is {max(weights.values()):g}, less than {_LEAST_OF_GROUP:g}. Multiply "
+            "all of them by one number"
         )
     shares = blend.by_name(blend.shares(slot))
     groups: dict[str, list[str]] = {}
@@ -279,10 +277,8 @@ def _plain_weight(weight: object, name: str) -> float:
     if vanishes or not 0 <= value <= MOST_WEIGHT:
         raise WeightError(
             f"the weight of {name!r} is {short(weight)}; a change takes finite "
-            "numbers, 0 or more "
-            f"and at most {MOST_WEIGHT:g}. Weights that follow a plan are Schedules "
-            "where the mix "
-            "is written"
+            f"numbers, 0 or more and at most {MOST_WEIGHT:g}. Weights that follow a "
+            "plan are Schedules where the mix is written"
         )
     whole = whole_number(number)
     return value if whole is None else whole
@@ -748,8 +744,7 @@ def with_change(dataset: Dataset[Any], change: Change) -> Any:
     if match is None:
         raise ConfigError(
             f"the weights of the blend {change.blend!r} were changed while the run "
-            "went on, and "
-            "this dataset has no such blend"
+            "went on, and this dataset has no such blend"
         )
     slot = change.at
     weights = change.weights
@@ -777,8 +772,7 @@ def _check_size(changes: Sequence[Change]) -> None:
         if total > most:
             raise ConfigError(
                 f"weights: {len(changes)} changes of this run are too much for a saved "
-                "state, "
-                f"{total} of half of energize.core.limits.{name}, {most}. Change "
-                "weights less "
-                "often, or set a larger limit, also where states are loaded"
+                f"state, {total} of half of energize.core.limits.{name}, {most}. "
+                "Change weights less often, or set a larger limit, also where states "
+                "are loaded"
             )

@@ -89,8 +89,7 @@ def call_without_draws(function: Callable[..., T], what: str, /, **arguments: An
     if record.draws:
         raise ConfigError(
             f"{what}: {function_name(function)} draws random numbers. Let it depend on "
-            "its "
-            "arguments alone"
+            "its arguments alone"
         )
     return result
 
@@ -323,13 +322,10 @@ class Call:
         name = function_name(self.fn)
         text = (
             f"{name} returned another value when it was called a second time with the "
-            "same sample "
-            f"and the same seeds: {where()} ({made!r:.60}, then {again!r:.60}). It "
-            "keeps state "
-            "between calls, such as a counter or a generator of its own. Let it depend "
-            "on its "
-            "argument alone, and draw from its parameter `rng` or from the global "
-            "generators"
+            f"same sample and the same seeds: {where()} ({made!r:.60}, then "
+            f"{again!r:.60}). It keeps state between calls, such as a counter or a "
+            "generator of its own. Let it depend on its argument alone, and draw from "
+            "its parameter `rng` or from the global generators"
         )
         if reading.failures.check_functions == "error":
             raise NotRepeatableError(
@@ -343,10 +339,8 @@ class Call:
         if type(made) is GeneratorType:
             raise ReturnError(
                 f"{function_name(self.fn)} returned a generator, which is no item. To "
-                "make several "
-                "items of one, write it as a generator function itself, with `yield` "
-                "or `yield "
-                "from`, where one may stand; else return a list"
+                "make several items of one, write it as a generator function itself, "
+                "with `yield` or `yield from`, where one may stand; else return a list"
             )
         return made if self._keep is None else self._keep(argument, made)
 
@@ -463,8 +457,8 @@ class Call:
                     f"{name} raised {type(error).__name__}: {error}\n"
                     f"  at {place}\n"
                     "  (raise SkipSample to leave a sample out, DataError to count it "
-                    "as damaged; "
-                    "or have all exceptions counted with get_loader(on_error='skip'))"
+                    "as damaged; or have all exceptions counted with "
+                    "get_loader(on_error='skip'))"
                 )
             wrapped = EncoderError(text)
             wrapped.__cause__ = error
@@ -481,8 +475,7 @@ class Call:
             if most and self._in_a_row >= most:
                 raise FatalSampleError(
                     f"{name} failed {self._in_a_row} times in a row, which is as often "
-                    "as it may "
-                    f"(failure_tolerance), the last time: {text}"
+                    f"as it may (failure_tolerance), the last time: {text}"
                 ) from error
         _forget_frames(reason)
         stored = None

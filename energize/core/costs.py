@@ -56,8 +56,8 @@ class ColumnCost:
         ):
             raise ConfigError(
                 "a cost is the name of a column, or a function that has parameters, "
-                "each called as "
-                f"a column is: lambda width, height: width * height; got {self.cost!r}"
+                "each called as a column is: lambda width, height: width * height; "
+                f"got {self.cost!r}"
             )
 
     @property
@@ -83,8 +83,8 @@ class ColumnCost:
         if not dataset.indexed:
             raise NotIndexedError(
                 f"{type(dataset).__name__} is read as a stream, so which samples its "
-                "items are "
-                "made of, and what these cost, is only known when they have been read"
+                "items are made of, and what these cost, is only known when they have "
+                "been read"
             )
         refs = dataset.refs(np.asarray(positions, dtype=np.int64))
         costs = np.zeros(len(refs), dtype=np.float64)
@@ -120,10 +120,9 @@ class ColumnCost:
             raise ColumnError(
                 f"{source.where(int(index[at]))}: its cost is {costs[at]:g}, by "
                 f"{self.cost if isinstance(self.cost, str) else self.columns!r}, and "
-                "costs are "
-                "numbers above 0; measure the column again, or give a function that "
-                "adds what "
-                "every sample costs, such as lambda tokens: tokens + 1"
+                "costs are numbers above 0; measure the column again, or give a "
+                "function that adds what every sample costs, such as lambda tokens: "
+                "tokens + 1"
             )
         return costs
 
@@ -206,11 +205,9 @@ class ItemCost:
         )
         raise ConfigError(
             f"{_OWNER}: {called} costs {str(given)[:80]} ({type(given).__name__}) by "
-            f"{says}, and "
-            "costs are finite numbers above 0; leave such samples out with SkipSample "
-            "in the hook "
-            "before, or give a function that adds what every item costs, such as "
-            "lambda item: len(item['tokens']) + 1"
+            f"{says}, and costs are finite numbers above 0; leave such samples out "
+            "with SkipSample in the hook before, or give a function that adds what "
+            "every item costs, such as lambda item: len(item['tokens']) + 1"
         )
 
 

@@ -209,8 +209,7 @@ class Dataset(Description, ABC, Generic[T_co]):
         """
         raise NotIndexedError(
             f"{type(self).__name__} needs random access to its input, and "
-            f"{tree.first_stream(self)} "
-            "can only be read as a stream"
+            f"{tree.first_stream(self)} can only be read as a stream"
         )
 
     def settled(
@@ -410,8 +409,8 @@ class IndexedDataset(Dataset[T_co]):
         if isinstance(position, bool) or not isinstance(position, int | np.integer):
             raise ConfigError(
                 f"{type(self).__name__}[{position!r}]: an index is one whole number; "
-                "for several "
-                "items at once use at([0, 1, 2]), for the first ones LimitDataset"
+                "for several items at once use at([0, 1, 2]), for the first ones "
+                "LimitDataset"
             )
         if position < 0 and self.size != INFINITE:
             position += self.size

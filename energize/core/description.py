@@ -224,12 +224,10 @@ class Description:
             if not isinstance(each, Description):
                 raise ConfigError(
                     f"{type(self).__name__} reads from datasets, got "
-                    f"{type(each).__name__} "
-                    f"{str(each)[:80]!r}; wrap an object that has __len__ and "
-                    "__getitem__ in "
-                    "SequenceSource, one that can be iterated over again and again in "
-                    "IterableSource; a function of samples is for MapDataset or "
-                    "IterMapDataset"
+                    f"{type(each).__name__} {str(each)[:80]!r}; wrap an object that "
+                    "has __len__ and __getitem__ in SequenceSource, one that can be "
+                    "iterated over again and again in IterableSource; a function of "
+                    "samples is for MapDataset or IterMapDataset"
                 )
         if worker_config is not None and (
             seed := checked_config(worker_config).seed_offset
@@ -241,10 +239,8 @@ class Description:
         if len(carried) > 1:
             raise ConfigError(
                 f"{type(self).__name__} is built from parts with different worker "
-                "configs: "
-                f"{' and '.join(sorted(map(str, carried)))}. Use one for a whole "
-                "loader, or give "
-                "it to the loader alone"
+                f"configs: {' and '.join(sorted(map(str, carried)))}. Use one for a "
+                "whole loader, or give it to the loader alone"
             )
         roles = {*map(attrgetter("role"), inputs)}
         values = {
@@ -361,8 +357,7 @@ class Description:
     def __setattr__(self, name: str, value: object) -> None:
         raise ConfigError(
             f"{type(self).__name__}.{name} cannot be changed: a dataset is a frozen "
-            "description; "
-            "make a new one"
+            "description; make a new one"
         )
 
     def __eq__(self, other: object) -> bool:

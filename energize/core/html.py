@@ -410,10 +410,9 @@ def notebook(shown: str) -> str:
     """Return a part of a page as notebooks show it, which have no style of ours."""
     style = (
         ".energize img { max-height: 8rem; width: auto } .energize .images { display: "
-        "flex; "
-        "flex-wrap: wrap; gap: .5rem } .energize .masked { opacity: .4 } .energize "
-        "figure { "
-        "margin: 0 } .energize td, .energize th, .energize caption { text-align: left }"
+        "flex; flex-wrap: wrap; gap: .5rem } .energize .masked { opacity: .4 } "
+        ".energize figure { margin: 0 } .energize td, .energize th, .energize caption "
+        "{ text-align: left }"
     )
     return f'<div class="energize"><style>{style}</style>{shown}</div>'
 

@@ -109,11 +109,9 @@ def current_ranks(
     if by_torchrun is not None and by_torchrun != ranks:
         raise ConfigError(
             f"torch.distributed says that this is rank {ranks.rank} of "
-            f"{ranks.world_size}, and the "
-            f"environment says RANK={by_torchrun.rank}, "
-            f"WORLD_SIZE={by_torchrun.world_size}. Say "
-            "which ranks read different data: WorkerConfig(rank=..., world_size=...), "
-            "or "
+            f"{ranks.world_size}, and the environment says RANK={by_torchrun.rank}, "
+            f"WORLD_SIZE={by_torchrun.world_size}. Say which ranks read different "
+            "data: WorkerConfig(rank=..., world_size=...), or "
             "WorkerConfig(data_parallel_group=...)"
         )
     return ranks
@@ -171,8 +169,7 @@ def _in_group(group: Any) -> Ranks:
     if rank < 0:
         raise ConfigError(
             "data_parallel_group is a process group or device mesh of "
-            "torch.distributed that this "
-            f"process is a member of; got {group!r}"
+            f"torch.distributed that this process is a member of; got {group!r}"
         )
     return Ranks(rank, distributed.get_world_size(group), weakref.ref(group))
 
@@ -188,8 +185,8 @@ def _launched_by(launcher: str, environment: Mapping[str, str]) -> Ranks | None:
         shown = ", ".join(f"{n}={v!r}" for n, v in zip(names, values, strict=True))
         raise ConfigError(
             f"the environment has {shown}: both are whole numbers, as {launcher} sets "
-            "them. Set "
-            "both, or neither, or give WorkerConfig(rank=..., world_size=...)"
+            "them. Set both, or neither, or give WorkerConfig(rank=..., "
+            "world_size=...)"
         )
     rank, world_size = (int(str(value)) for value in values)
     try:
@@ -261,9 +258,8 @@ class WorkerConfig:
         if (rank is None) != (world_size is None):
             raise ConfigError(
                 "a worker config has both rank and world_size, or neither (they are "
-                "then those of "
-                f"torch.distributed or of the launcher); got rank={rank!r}, "
-                f"world_size={world_size!r}"
+                "then those of torch.distributed or of the launcher); got "
+                f"rank={rank!r}, world_size={world_size!r}"
             )
         chosen = None
         if rank is not None:
@@ -307,10 +303,8 @@ class WorkerConfig:
         if self.data_parallel_group is not None:
             raise ConfigError(
                 f"WorkerConfig: rank {self._chosen.rank} of {self._chosen.world_size} "
-                "is given, and"
-                f" this process is rank {found.rank} of {found.world_size} in "
-                "data_parallel_group; "
-                "give one of the two"
+                f"is given, and this process is rank {found.rank} of "
+                f"{found.world_size} in data_parallel_group; give one of the two"
             )
         if found.world_size == self._chosen.world_size:
             return replace(self._chosen, group=found.group)  # which the ranks compare

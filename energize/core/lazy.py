@@ -74,8 +74,7 @@ def optional_module(name: str, install: str, purpose: str) -> Any:
         library = name.partition(".")[0]
         raise ConfigError(
             f"{purpose} needs {library}, which cannot be imported ({error}); install "
-            "it with: "
-            f"pip install {install!r}"
+            f"it with: pip install {install!r}"
         ) from error
 
 

@@ -346,8 +346,7 @@ def _check_single(sample: Any) -> None:
     if _is_column(own) and field_of(sample, WEIGHTS) is None:
         raise WeightError(
             f"{OWN} of {_named(sample)} is one number; got {str(own)[:80]}. Weights of "
-            "what a "
-            f"sample is made of are its {WEIGHTS!r}"
+            f"what a sample is made of are its {WEIGHTS!r}"
         )
 
 
@@ -356,8 +355,7 @@ def _pieces(pack: Any) -> int:
     if bounds is None:
         raise WeightError(
             f"{_named(pack)} has no {WEIGHTS!r} of its pieces, as others in its batch "
-            "have; give "
-            f"it one for each piece, or give every source a {OWN}"
+            f"have; give it one for each piece, or give every source a {OWN}"
         )
     return len(bounds) - 1
 
@@ -513,8 +511,8 @@ def _itself(made: T) -> T:
     if not is_weighed(made):
         raise LostWeightError(
             "gives several things of samples that have weights, and has to say which "
-            "has which: of "
-            f"a sample in {OWN!r}, of a batch or a pack in {WEIGHTS!r}, {_MAKES}"
+            f"has which: of a sample in {OWN!r}, of a batch or a pack in {WEIGHTS!r}, "
+            f"{_MAKES}"
         )
     return made
 
@@ -537,9 +535,8 @@ def _by_key(given: list[str], keys: list[str], weights: torch.Tensor) -> torch.T
     for number, key in enumerate(given):
         if not torch.equal(weights[at.setdefault(key, number)], weights[number]):
             raise LostWeightError(
-                "returned a batch with keys in another order than its samples, and two "
-                "samples "
-                f"called {key!r} have different weights; {remedy}"
+                "returned a batch with keys in another order than its samples, and "
+                f"two samples called {key!r} have different weights; {remedy}"
             )
     unknown = next((key for key in keys if key not in at), None)
     if unknown is not None:

@@ -63,10 +63,9 @@ def weighted_mean(
     if loss.shape != weights.shape:
         raise ConfigError(
             f"weighted_mean: the loss has the shape {tuple(loss.shape)} and the "
-            "weights have "
-            f"{tuple(weights.shape)}; give one loss for each sample "
-            "(reduction='none'), or each "
-            "token the weight of its sample (torch.repeat_interleave)"
+            f"weights have {tuple(weights.shape)}; give one loss for each sample "
+            "(reduction='none'), or each token the weight of its sample "
+            "(torch.repeat_interleave)"
         )
     if total is None:
         total = total_weight(weights, group=group)

@@ -53,8 +53,8 @@ _OF_MACHINE = (
 NO_PATH = "that is no path: it has a NUL in it, or what cannot be encoded"
 _LOOK = "see what is there, and that it can be read and written"
 _FAILS = (
-    "the disk, or the file server, fails: go on from the last state when it is "
-    "well again"
+    "the disk, or the file server, fails: go on from the last state when it is well "
+    "again"
 )
 _MAKE_ROOM = "make room on that disk"
 _REMEDIES = {

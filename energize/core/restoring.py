@@ -109,8 +109,8 @@ def _check_kind(dataset: Dataset[Any], key: Any, *, indexed: bool) -> None:
         kinds = ["a stream", "indexed"]
         raise RestoreKeyError(
             f"{short(key)} is the key of an item of another dataset: that is "
-            f"{kinds[indexed]}, "
-            f"and this is {kinds[not indexed]}, {type(dataset).__name__}"
+            f"{kinds[indexed]}, and this is {kinds[not indexed]}, "
+            f"{type(dataset).__name__}"
         )
 
 
@@ -190,8 +190,8 @@ def _stored(dataset: Dataset[Any], shard: str, number: int) -> Any:
         names = ", ".join(sorted(found))
         raise RestoreKeyError(
             f"{shown} names a sample in several sources: {names}. Restore it from a "
-            "dataset "
-            "over one of them, or the item it was delivered in by the key of that"
+            "dataset over one of them, or the item it was delivered in by the key of "
+            "that"
         )
     ((source, index, load),) = found.values()
     raw = source.read(np.array([index], dtype=np.int64))[0]

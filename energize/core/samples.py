@@ -248,8 +248,7 @@ class Sample(Markable):
         if not issubclass(cls, type(src)):
             raise ConfigError(
                 f"{cls.__name__} does not extend the type of the sample, "
-                f"{type(src).__name__}; to "
-                "keep only its metadata use derive_from"
+                f"{type(src).__name__}; to keep only its metadata use derive_from"
             )
         kept = {name: getattr(src, name) for name in type_fields(type(src))}
         return cls(**kept | values)
@@ -288,8 +287,8 @@ class Sample(Markable):
         if unknown:
             raise ConfigError(
                 f"{cls.__name__} has no field {quoted_names(unknown)}, which the "
-                "joined samples have; "
-                f"add it, or override from_joined in {cls.__name__} to choose"
+                "joined samples have; add it, or override from_joined in "
+                f"{cls.__name__} to choose"
             )
         metadata = [metadata_of(each) for each in present]
         sources = [

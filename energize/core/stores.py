@@ -70,8 +70,7 @@ class FileStore(ABC, Generic[T_co]):
         """
         raise ConfigError(
             f"{self} keeps no media metadata; prepared folders and plain folders do, "
-            "after "
-            "`energize prepare-media`"
+            "after `energize prepare-media`"
         )
 
     def raw(self, key: str) -> tuple[Any, SourceInfo]:
@@ -119,9 +118,8 @@ def add_source(sample: Any, source: SourceInfo | None) -> None:
     except AttributeError as reason:
         raise ConfigError(
             f"a source is added to a Sample or a dict, and a {type(sample).__name__} "
-            "has no "
-            "__sources__ that can be set; pass the sample that the hook was given, or "
-            "none"
+            "has no __sources__ that can be set; pass the sample that the hook was "
+            "given, or none"
         ) from reason
 
 
@@ -307,8 +305,8 @@ class HeldStore(FileStore[Any]):
         if not self._content:
             raise LoaderError(
                 f"{key!r} was put into a cache pool that has been closed, belongs to "
-                "another "
-                "process, or whose files were changed or removed; put it there again"
+                "another process, or whose files were changed or removed; put it "
+                "there again"
             )
         return self._content[0], None  # type: ignore[return-value]  # it was read nowhere
 

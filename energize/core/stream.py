@@ -572,14 +572,12 @@ def nothing_comes(dataset: Node[Any], lane: Lane) -> EmptyDatasetError:
     if lane.count == 1:
         return EmptyDatasetError(
             f"{label_of(dataset)} gave no item in a whole epoch. Check its data and "
-            "the "
-            "conditions of its filters, or remove it from the mix"
+            "the conditions of its filters, or remove it from the mix"
         )
     return EmptyDatasetError(
         f"{label_of(dataset)} gave no item to lane {lane.index} of {lane.count} in "
         f"{empty_passes(lane)} epochs: it has too few for so many lanes. Give "
-        "get_loader fewer "
-        "lanes=, or leave it out"
+        "get_loader fewer lanes=, or leave it out"
     )
 
 
@@ -589,10 +587,8 @@ def ended_early(dataset: Node[Any]) -> NotRepeatableError:
     """
     return NotRepeatableError(
         f"{label_of(dataset)} gave fewer items at a second reading: it ended before "
-        "the item that "
-        "the run had reached. Make every reading give the same items in the same "
-        "order; if data "
-        "were removed, begin a new run"
+        "the item that the run had reached. Make every reading give the same items in "
+        "the same order; if data were removed, begin a new run"
     )
 
 

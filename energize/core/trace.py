@@ -475,8 +475,7 @@ def stop_raised(dataset: Node[Any]) -> EncoderError:
     """
     return EncoderError(
         f"{label_of(dataset)}: what it calls raised StopIteration, which is not the "
-        "end of an "
-        "epoch. Return an item, or raise SkipSample to leave one out"
+        "end of an epoch. Return an item, or raise SkipSample to leave one out"
     )
 
 
@@ -570,12 +569,9 @@ def _substituted(
         if tries >= MAX_ATTEMPTS:
             raise SubstitutionError(
                 f"item {int(position[0])}: the sample and its {tries - 1} substitutes "
-                "were all "
-                f"skipped or failed, the last one at {item}. Where nearly everything "
-                "is left out, "
-                "use FilterDataset, which goes on to the next sample instead, or leave "
-                "such "
-                "samples out when the data are prepared"
+                f"were all skipped or failed, the last one at {item}. Where nearly "
+                "everything is left out, use FilterDataset, which goes on to the next "
+                "sample instead, or leave such samples out when the data are prepared"
             )
         [item] = Trace(dataset, position).read(reading.again(reading.attempt + tries))
         tries += 1

@@ -55,8 +55,7 @@ turn."""
 
 _FORMS = (
     "a turn is {from, value} as in LLaVA and ShareGPT, or {role, content} as in "
-    "OpenAI's API, "
-    "whose content is text or a list of {type: text | image | video}"
+    "OpenAI's API, whose content is text or a list of {type: text | image | video}"
 )
 
 
@@ -161,10 +160,8 @@ def checked_turns(given: Any, images: int, videos: int) -> list[Turn]:
         if len(found) != count:
             raise DataError(
                 f"the sample has {count} {what[1:-1]}s, and its turns have "
-                f"{len(found)} "
-                f"placeholders {what}, in the turns {found}: there has to be one for "
-                "each, where "
-                "it is meant"
+                f"{len(found)} placeholders {what}, in the turns {found}: there has to "
+                "be one for each, where it is meant"
             )
     return turns
 
@@ -239,8 +236,7 @@ def _learned(keys: dict[str, Any], role: str) -> bool | None:
     if len(answers) > 1 or not all(value in (0, 1) for value in decided.values()):
         raise DataError(
             f"whether the turn is learned is unclear: {decided}. Each key is 0, 1, "
-            "true or false, "
-            "and all agree"
+            "true or false, and all agree"
         )
     # A weight of 1 is often given to all turns, and means those of the assistant.
     return (

@@ -118,8 +118,7 @@ def _opened(stream: BinaryIO, what: str) -> Iterator[InputContainer]:
         reason = getattr(error, "strerror", None) or error
         raise DecodeError(
             f"{what} cannot be decoded: {type(error).__name__}: {reason}; is the file "
-            "complete, "
-            "and of a format that FFmpeg reads?"
+            "complete, and of a format that FFmpeg reads?"
         ) from error
 
 
@@ -334,9 +333,8 @@ def _read_frames(
                 _, height, width = pixels.shape
                 raise DecodeError(
                     f"{what} changes its size at frame {number}, to {width} x "
-                    f"{height}; give "
-                    "video_out_frame_size=(width, height) to have all frames of one "
-                    "size"
+                    f"{height}; give video_out_frame_size=(width, height) to have all "
+                    "frames of one size"
                 )
             # By numpy: torch would wake its threads for each of these small copies.
             np.copyto(clips[clip][place], pixels)
@@ -840,8 +838,7 @@ def _checked_ranges(
         if len(each) != 2 or not each[0] <= each[1] or math.isinf(each[0]):
             raise ConfigError(
                 f"{name}_clip_ranges[{number}]={each!r} is not (start, end) with "
-                "numbers start <= "
-                "end, the end float('inf') for that of the file"
+                "numbers start <= end, the end float('inf') for that of the file"
             )
     return [(start, end) for start, end in ranges]
 

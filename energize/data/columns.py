@@ -107,8 +107,7 @@ def check_name(name: object) -> str:
     if not isinstance(name, str) or not re.fullmatch(_NAME, name):
         raise ColumnError(
             "a column is called as variables are, letters, digits and _, so that "
-            "functions can "
-            f"take it as a parameter; got {str(name)[:80]!r}"
+            f"functions can take it as a parameter; got {str(name)[:80]!r}"
         )
     return name
 
@@ -155,8 +154,7 @@ def read_columns(path: Path) -> ColumnIndex:
     if what:
         raise DatasetError(
             f"{file}: its columns are not of the shards that the folder has now: "
-            f"{what}. Measure "
-            f"them again with: {column_command(path, index.measured)}"
+            f"{what}. Measure them again with: {column_command(path, index.measured)}"
         )
     return index
 
@@ -245,8 +243,7 @@ def column_of(
     if [stop - start for start, stop in stretches] != list(counts.values()):
         raise DatasetError(
             f"{path} was prepared again, with other shards, while it was in use; make "
-            "the dataset "
-            "anew"
+            "the dataset anew"
         )
     if all(one[1] == other[0] for one, other in pairwise(stretches)):
         return whole.part(slice(stretches[0][0], stretches[-1][1]))  # nothing is copied

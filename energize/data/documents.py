@@ -92,8 +92,7 @@ def document_of(value: Any) -> ParsedRows:
     if not isinstance(value, dict) or not value:
         raise NotRows(
             f"is the JSON value {json.dumps(value):.80}, and rows are an object, an "
-            "array of "
-            "objects, or one object a line. Write it as one of these"
+            "array of objects, or one object a line. Write it as one of these"
         )
     if "__module__" in value or {"splits", "__class__"} <= value.keys():
         raise NotRows("is a metadataset; save it with the extension .yaml")
@@ -129,15 +128,13 @@ def _of_object(value: dict[str, Any]) -> ParsedRows:
     if kinds == {list}:
         raise NotRows(
             f"is one object of lists, {some(value)}, which may be columns or one row. "
-            "Write it as "
-            "an array of objects, or one object a line"
+            "Write it as an array of objects, or one object a line"
         )
     if any(isinstance(each, str | int | float) for each in values):
         return ParsedRows("one row", [value])
     raise NotRows(
         f"is one object with the keys {some(value)}; rows are an array of objects, "
-        "lines of "
-        f"JSON, or an array under one of {', '.join(CONTAINERS[:4])}"
+        f"lines of JSON, or an array under one of {', '.join(CONTAINERS[:4])}"
     )
 
 

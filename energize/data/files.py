@@ -97,8 +97,7 @@ def _here(text: str) -> str:
     if _HALF.match(text):
         raise ConfigError(
             f"{text} is no URL: give s3://BUCKET/... or file:///FOLDER/..., as text, "
-            "for a Path "
-            "makes one slash of two"
+            "for a Path makes one slash of two"
         )
     return os.path.expanduser(text)
 

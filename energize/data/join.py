@@ -47,14 +47,12 @@ _LEFT_SECONDS = 3600
 
 _PARTNERS = (
     "SELECT p.sample_index, p.sample_key, s.tar_file_id, s.sample_index FROM "
-    "main.samples p "
-    "LEFT JOIN other.samples s ON s.sample_key = p.sample_key "
-    "WHERE p.tar_file_id = ? ORDER BY p.sample_index"
+    "main.samples p LEFT JOIN other.samples s ON s.sample_key = p.sample_key WHERE "
+    "p.tar_file_id = ? ORDER BY p.sample_index"
 )
 _COUNTS = (
     "SELECT tar_file_id, COUNT(*), MIN(sample_index), MAX(sample_index) FROM "
-    "{}.samples "
-    "GROUP BY tar_file_id"
+    "{}.samples GROUP BY tar_file_id"
 )
 
 
@@ -94,10 +92,9 @@ def partners(
                 raise DatasetError(
                     f"{first.path} and {other.path}: in one of them the key "
                     f"{rows[int(twice[0])][1]!r} stands for several samples. Write its "
-                    "shards "
-                    "again, with a key of its own for each sample (--fix-duplicates "
-                    "puts names of "
-                    "shards before keys, which then match no other folder)"
+                    "shards again, with a key of its own for each sample "
+                    "(--fix-duplicates puts names of shards before keys, which then "
+                    "match no other folder)"
                 )
             shards = shards_of[
                 _column([-1 if row[2] is None else row[2] for row in rows])
@@ -142,8 +139,7 @@ def _checked_ids(
     if fault or listed:
         raise ShardError(
             f"{index_of(source.path)} lists {fault or 'more shards'}: the index is of "
-            "other "
-            "shards, or has one key for several samples; write it again with: "
+            "other shards, or has one key for several samples; write it again with: "
             f"{_PREPARE} {source.path}"
         )
     return {shard: number for number, shard in enumerate(counts)}
@@ -399,10 +395,9 @@ class JoinedSource(Source[Raw]):
             if each is not None and each["__key__"] != first:
                 raise ShardError(
                     f"{self.location}: {first!r} of {samples[0]['__shard__']} would be "
-                    "joined with "
-                    f"{each['__key__']!r} of {each['__dataset__']}: one index.sqlite "
-                    "is damaged, "
-                    f"or of others; write them again with: {_PREPARE} FOLDER"
+                    f"joined with {each['__key__']!r} of {each['__dataset__']}: one "
+                    "index.sqlite is damaged, or of others; write them again with: "
+                    f"{_PREPARE} FOLDER"
                 )
         return samples
 
@@ -456,10 +451,9 @@ def _found(parts: Sequence[WebdatasetSource], nonmatch: Sequence[str]) -> Int64A
             raise DatasetError(
                 f"{int(alone.sum())} of {first.count} samples of {first.path} "
                 f"[{first.split_part}] have no partner in {other.path} "
-                f"[{other.split_part}], the "
-                f"first of them {example!r}; add them, leave such samples out "
-                "(`nonmatch: skip`), "
-                "or put None in their place (`nonmatch: none`)"
+                f"[{other.split_part}], the first of them {example!r}; add them, leave "
+                "such samples out (`nonmatch: skip`), or put None in their place "
+                "(`nonmatch: none`)"
             )
         if rule == "skip":
             kept &= ~alone

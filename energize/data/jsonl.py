@@ -53,10 +53,8 @@ def jsonl_checksums_path(path: str) -> str:
 def _disagreement(path: str, what: str) -> ShardError:
     return ShardError(
         f"{path} and its index {jsonl_index_path(path)} do not belong together: "
-        f"{what}. The file "
-        "was changed after it was indexed, or the index was: write it again with: "
-        "energize prepare "
-        f"{path}"
+        f"{what}. The file was changed after it was indexed, or the index was: write "
+        f"it again with: energize prepare {path}"
     )
 
 
@@ -87,8 +85,7 @@ def _counted(files: Files, path: str, checksums: bool) -> int:
     if checksums and found != (count - 1) * CHECKSUM:
         raise NotPreparedError(
             f"{path} has no checksums of its {count - 1} samples: {crc} has {found} "
-            "bytes; write "
-            f"them with: energize prepare --checksums {path}"
+            f"bytes; write them with: energize prepare --checksums {path}"
         )
     return count - 1
 

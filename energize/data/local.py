@@ -374,8 +374,8 @@ def changed(path: str) -> ShardError:
     """Return the error for a file that is another one than when it was first read."""
     return ShardError(
         f"{path} has changed since it was first read: files stay as they are while "
-        "runs read them. "
-        "Put the old one back, or run `energize prepare` and start a new run"
+        "runs read them. Put the old one back, or run `energize prepare` and start a "
+        "new run"
     )
 
 

@@ -416,10 +416,8 @@ class LooseSource(ShardedSource[dict[str, Any]], FieldSource[dict[str, Any]]):
         if name is None:
             raise DataError(
                 f"column {column!r} was inferred to hold images or videos, by path or "
-                "as bytes, "
-                f"got {value!r:.80}. Correct the row, or write which columns hold "
-                "media: "
-                "field_map: {FIELD: COLUMN}"
+                f"as bytes, got {value!r:.80}. Correct the row, or write which columns "
+                "hold media: field_map: {FIELD: COLUMN}"
             )
         data, path = self._read(column, name)
         extension = extension_of(path, data)
@@ -449,8 +447,7 @@ class LooseSource(ShardedSource[dict[str, Any]], FieldSource[dict[str, Any]]):
         if not path.is_relative_to(self.base):
             raise DataError(
                 f"{name!r:.200} leads out of {self.base}; image_folder may be one "
-                "above it, and "
-                "what is on the web is downloaded first"
+                "above it, and what is on the web is downloaded first"
             )
         file = str(path)
         try:

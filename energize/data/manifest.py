@@ -101,8 +101,7 @@ def read_manifest(
         if changed:
             raise DatasetError(
                 f"{path} is stale: since it was written, {len(changed)} of its "
-                f"{len(texts)} files "
-                f"have changed, {some(changed)}. {again}"
+                f"{len(texts)} files have changed, {some(changed)}. {again}"
             )
     return texts
 

@@ -103,10 +103,8 @@ def _column_decoder(
             return pickle.loads
         raise UntrustedCodeError(
             f"{where} contains an unsafe type: pickles (pkl) can run any program; "
-            "write the folder "
-            "again with another encoding (json, ndarray or bytes), or if you trust who "
-            "wrote it, "
-            "MdsSource(allow_pickles=True)"
+            "write the folder again with another encoding (json, ndarray or bytes), "
+            "or if you trust who wrote it, MdsSource(allow_pickles=True)"
         )
     array = None if known is _TEXTS else _NDARRAY.fullmatch(encoding)
     if array is not None:
@@ -315,8 +313,7 @@ class Layout(Loose):
         if not data.endswith(newline) or len(pieces) != len(self.column_names):
             raise ValueError(
                 f"a line of {len(self.column_names)} columns with {separator!r} "
-                "between them is "
-                f"expected, and it has {len(pieces)}"
+                f"between them is expected, and it has {len(pieces)}"
             )
         return pieces
 
@@ -400,8 +397,7 @@ class MdsShard(Loose):
         if 4 * (self.samples + 2) > file.size:
             raise ValueError(
                 f"{file.name} of {file.size} bytes has no room for the offsets of "
-                f"{self.samples} "
-                "samples"
+                f"{self.samples} samples"
             )
         return self
 
@@ -434,9 +430,8 @@ def read_mds_index(folder: Path) -> tuple[MdsShard, ...]:
     if index is None:
         raise DatasetNotFoundError(
             f"{folder} is not a folder of MDS shards: it has no {INDEX}; if its "
-            "subfolders do, "
-            "name one as split, or make one index of them with merge_index of MosaicML "
-            "Streaming"
+            "subfolders do, name one as split, or make one index of them with "
+            "merge_index of MosaicML Streaming"
         )
     shards = index.shards
     for name, count in Counter(
@@ -463,8 +458,8 @@ def unpacked(
     if kind not in _UNPACKERS:
         raise ShardError(
             f"{path} is compressed with {kind!r}, which is not one of "
-            f"{', '.join(_UNPACKERS)}; "
-            "unpack it in the same folder, under the name that the index has for it"
+            f"{', '.join(_UNPACKERS)}; unpack it in the same folder, under the name "
+            "that the index has for it"
         )
     cramjam = optional_module(
         "cramjam", _EXTRA, f"reading {path}, which is compressed,"
@@ -724,10 +719,9 @@ class MdsSource(ShardedSource[dict[str, Any]]):
             if expected is None:
                 raise DatasetError(
                     f"{self._folder}: validate_hash={self.validate_hash!r}, but the "
-                    "index has "
-                    f"{', '.join(file.hashes or ()) or 'no hashes'} of {file.name}; "
-                    "name one of "
-                    "those, or write the folder with hashes=[...]"
+                    f"index has {', '.join(file.hashes or ()) or 'no hashes'} of "
+                    f"{file.name}; name one of those, or write the folder with "
+                    "hashes=[...]"
                 )
             if (found := hashed.hexdigest()) != expected:
                 text = (

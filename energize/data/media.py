@@ -487,10 +487,9 @@ def deserialize_media_metadata(
     kind = _CLASSES.get(metadata_type)
     if kind is None:
         raise DatasetError(
-            f"media metadata is of the unknown kind {metadata_type!r}"
-            f"{nearest(str(metadata_type), list(_CLASSES))}; known are "
-            f"{', '.join(_CLASSES)}: it "
-            "may have been written by a newer version"
+            "media metadata is of the unknown kind "
+            f"{metadata_type!r}{nearest(str(metadata_type), list(_CLASSES))}; known "
+            f"are {', '.join(_CLASSES)}: it may have been written by a newer version"
         )
     try:
         return kind.from_dict(parse_json(metadata_json))

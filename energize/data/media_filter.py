@@ -57,8 +57,7 @@ class MediaFilterConfig:
         if (self.strategy == MediaFilterStrategy.GLOB) != any(self.patterns):
             raise ConfigError(
                 f"media filter {self.strategy}: patterns are given with GLOB, and only "
-                "with it; "
-                f"got {self.patterns!r}"
+                f"with it; got {self.patterns!r}"
             )
 
     @classmethod
@@ -76,8 +75,7 @@ class MediaFilterConfig:
         if sum(map(bool, (glob, header, extension))) != 1:
             raise ConfigError(
                 "media are told by exactly one of: a glob pattern (several with "
-                "commas), the "
-                "header of files, or their extension"
+                "commas), the header of files, or their extension"
             )
         if glob:
             return cls(
@@ -130,8 +128,7 @@ class MediaFilterConfig:
         if self.strategy == MediaFilterStrategy.GLOB:
             raise DecodeError(
                 f"{filename!r} matches the pattern, but neither its name nor its first "
-                "bytes are "
-                "those of an image, a video or a sound"
+                "bytes are those of an image, a video or a sound"
             )
         return None
 

@@ -351,16 +351,13 @@ class IterableSource(Dataset[T_co]):
         if isinstance(samples, Iterator):
             raise ConfigError(
                 f"{name} is an iterator ({type(samples).__name__}): it yields its "
-                "samples only "
-                "once, so it can be neither restarted nor resumed. Give the function "
-                "that makes "
-                "it, or a list"
+                "samples only once, so it can be neither restarted nor resumed. Give "
+                "the function that makes it, or a list"
             )
         if not callable(samples) and not isinstance(samples, Iterable):
             raise ConfigError(
                 f"{name!r} is no dataset, nor can it be iterated over, nor is it a "
-                "function that "
-                f"makes what can be; got {str(samples)[:80]!r}"
+                f"function that makes what can be; got {str(samples)[:80]!r}"
             )
         self.freeze(
             samples=samples,
@@ -551,8 +548,7 @@ class _IterableStream(Stream[T]):
             raise EncoderError(
                 f"{self._source.name} raised {type(error).__name__}: {error}\n"
                 f"  in pass {self._pass}, after sample {self._read}. An iterable that "
-                "raised gives "
-                "no more samples; catch the exception inside of it"
+                "raised gives no more samples; catch the exception inside of it"
             ) from error
 
     def _word(self) -> int:
@@ -561,12 +557,10 @@ class _IterableStream(Stream[T]):
     def _not_repeatable(self, number: int, fault: str) -> NotRepeatableError:
         return NotRepeatableError(
             f"{self._source.name!r}: sample {number} of pass {self._pass} {fault}. "
-            "Every reading "
-            "of a pass has to give the same samples in the same order, as each rank "
-            "and each "
-            "resumed run reads it. Leave shuffling to energize (ShuffleBufferDataset), "
-            "or draw "
-            "from the global generators, which are seeded for each pass"
+            "Every reading of a pass has to give the same samples in the same order, "
+            "as each rank and each resumed run reads it. Leave shuffling to energize "
+            "(ShuffleBufferDataset), or draw from the global generators, which are "
+            "seeded for each pass"
         )
 
     def state(self) -> State:
@@ -609,8 +603,7 @@ def _undivided(dataset: Any, name: str) -> Iterator[Any]:
     except (OSError, ValueError) as error:  # what its readers of files raise
         raise DatasetError(
             f"{name}: the Hugging Face dataset cannot be read on: "
-            f"{type(error).__name__}: {error}; "
-            "the library's own log may name the file"
+            f"{type(error).__name__}: {error}; the library's own log may name the file"
         ) from error
 
 

@@ -119,8 +119,7 @@ class NodeCache:
             if isinstance(error, ValueError) or (named and not os.path.isdir(path)):
                 raise ConfigError(
                     f"{path}: the folder of the node cache cannot be made ({error}); "
-                    "name one on a "
-                    f"local disk with {FOLDER}"
+                    f"name one on a local disk with {FOLDER}"
                 ) from error
         most = limit or os.environ.get(LIMIT) or max(size // 2, 2 * _SECTION)
         if not (str(most).isdecimal() and int(most) >= 2 * _SECTION):
@@ -348,6 +347,7 @@ class _Section(dict[int, tuple[Record, ...]]):
         self._path = f"{path}.log"
         self._log = 0
         self._seen = 0
+        self._last = b""  # the last bytes seen: a log that was cut may have grown again
         self.until = 0.0
 
     def __del__(self) -> None:
@@ -363,8 +363,11 @@ class _Section(dict[int, tuple[Record, ...]]):
             if self._log not in (0, found.st_ino) or found.st_size < self._seen:
                 return False
             self._log = found.st_ino
-            log.seek(self._seen)
-            self._learn(log.readall())
+            log.seek(self._seen - len(self._last))
+            data = log.readall()
+            if not data.startswith(self._last):
+                return False
+            self._learn(data[len(self._last) :])
         if time.monotonic() > self.until:  # say on the disk that it is read
             self.until = time.monotonic() + _RENEWED
             if time.time() - os.fstat(self._number).st_mtime > _RENEWED:
@@ -398,6 +401,7 @@ class _Section(dict[int, tuple[Record, ...]]):
                 break
             at = log.find(_START, at + 1) if _START in log[at + 1 :] else len(log) - 1
         self._seen += at
+        self._last = (self._last + log[:at])[-size:]
 
     def read(self, start: int, stop: int) -> bytes | None:
         """Return bytes from `start` to before `stop`; None if they are not all
@@ -498,7 +502,6 @@ def _warn(folder: str, number: int) -> None:
     )
     logging.getLogger("energize").warning(
         f"{legible(folder)}: the node cache cannot be written ({os.strerror(number)}), "
-        "and what is "
-        f"fetched is not kept; {do}, or name another folder on a local disk with "
-        f"{FOLDER}"
+        f"and what is fetched is not kept; {do}, or name another folder on a local "
+        f"disk with {FOLDER}"
     )

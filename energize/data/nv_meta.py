@@ -269,21 +269,18 @@ def _unprepared(path: Path) -> DatasetError:
     if is_converting(path):
         return NotPreparedError(
             f"{path} is not whole: its conversion has not ended. Run it again, it goes "
-            "on where it "
-            f"was: energize convert SOURCE {path}"
+            f"on where it was: energize convert SOURCE {path}"
         )
     prepared = [each for each in (path.parent, path.parent.parent) if is_prepared(each)]
     if prepared:
         return NotPreparedError(
             f"{path} has no {META_FOLDER} folder of its own, but {prepared[0]} above "
-            "it is a "
-            "prepared dataset: give that path"
+            "it is a prepared dataset: give that path"
         )
     return NotPreparedError(
-        f"{path} is not a prepared dataset: it has no {META_FOLDER}/.info.json. "
-        f"Tar shards are prepared with: energize prepare {path}; loose files are "
-        "trained on as "
-        f"they are, and become shards with: energize convert {path} OUT"
+        f"{path} is not a prepared dataset: it has no {META_FOLDER}/.info.json. Tar "
+        f"shards are prepared with: energize prepare {path}; loose files are trained "
+        f"on as they are, and become shards with: energize convert {path} OUT"
     )
 
 
@@ -359,8 +356,7 @@ def _file(
         if not is_inside(name):
             raise DatasetError(
                 f"{folder}: the {what} is a file in this folder, and {short(name)} is "
-                "none; copy "
-                "it there"
+                "none; copy it there"
             )
         if not name.endswith((".yaml", ".json")):
             raise DatasetError(
@@ -376,9 +372,8 @@ def _file(
     there = [name for name in there if name not in INFO_NAMES]
     raise NotPreparedError(
         f"{path} has no {what} {META_FOLDER}/{names[0]}{nearest(names[0], there)}. "
-        "There is "
-        f"{', '.join(there) or 'no such file at all'}. "
-        f"Write it with: energize prepare --force-overwrite {path}"
+        f"There is {', '.join(there) or 'no such file at all'}. Write it with: "
+        f"energize prepare --force-overwrite {path}"
     )
 
 
@@ -478,13 +473,11 @@ def read_dataset_yaml(
         if isinstance(value, str) and not code:
             raise UntrustedCodeError(
                 f"{file}: {key}: {value!r} asks to run code from the data folder, "
-                "which is run "
-                "only where the program says so. Give get_train_dataset the function, "
-                f"{key}=..., or trust_code=[...] with the folder; or say in field_map "
-                "which part "
-                "each field comes from; or make it crude (__module__: "
-                "megatron.energon, "
-                f"__class__: {CRUDE}) and build the samples in your task encoder"
+                "which is run only where the program says so. Give get_train_dataset "
+                f"the function, {key}=..., or trust_code=[...] with the folder; or say "
+                "in field_map which part each field comes from; or make it crude "
+                f"(__module__: megatron.energon, __class__: {CRUDE}) and build the "
+                "samples in your task encoder"
             )
     if found.sample_loader is not None and found.field_map is not None:
         raise DatasetError(
@@ -607,10 +600,8 @@ def read_records(
         only = "this file" if shard in shards else ".info.json"
         raise DatasetError(
             f"{file} is not of the shards that the folder has: only {only} knows "
-            f"{shard[:80]!r}. "
-            "Another program prepared the folder since; write the file anew with: "
-            "energize prepare "
-            f"--tar-index-only {path}"
+            f"{shard[:80]!r}. Another program prepared the folder since; write the "
+            f"file anew with: energize prepare --tar-index-only {path}"
         )
     return {shard: shards[shard] for shard in shard_counts or shards}
 

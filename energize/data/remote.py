@@ -40,12 +40,10 @@ def remote_path(url: str) -> Path:
     if shown(url) != url or ("#" in url and url.startswith("http")):
         raise ConfigError(
             f"{shown(url)}{'?...' * ('?' in url)} is not read: a name, a password or "
-            "what comes "
-            "after a '?' would be written into logs and states. Give credentials where "
-            "the library "
-            "of the store looks for them, as in AWS_ACCESS_KEY_ID or "
-            "AZURE_STORAGE_SAS_TOKEN; "
-            "an object with a '?' in its key needs another name"
+            "what comes after a '?' would be written into logs and states. Give "
+            "credentials where the library of the store looks for them, as in "
+            "AWS_ACCESS_KEY_ID or AZURE_STORAGE_SAS_TOKEN; an object with a '?' in "
+            "its key needs another name"
         )
     found = cast("re.Match[str]", URL.match(url))
     key = posixpath.normpath("/" + found["key"].lstrip("/"))

@@ -155,8 +155,7 @@ def _matching(pattern: str, owner: str) -> list[Path]:
     if not files:
         raise DatasetNotFoundError(
             f"{owner}: no file matches {pattern!r} (looked in {Path.cwd()}); files of "
-            "a folder are "
-            "named with a pattern, folder/* say"
+            "a folder are named with a pattern, folder/* say"
         )
     return files
 
@@ -405,8 +404,8 @@ class ParquetSource(RowFiles):
                 if column not in schema.names:
                     near = nearest(column, schema.names)
                     raise ConfigError(
-                        f"ParquetSource: {path} has no column {column!r}{near} "
-                        f"It has {', '.join(schema.names)}"
+                        f"ParquetSource: {path} has no column {column!r}{near} It has "
+                        f"{', '.join(schema.names)}"
                     )
             groups = map(metadata.row_group, range(metadata.num_row_groups))
             if footers and schema.equals(footers[-1][0], check_metadata=True):
@@ -599,8 +598,7 @@ class ArrowSource(RowFiles):
         ):  # before Arrow 0.15 both were others
             text = (
                 "the stream ends without an end mark. If writing or copying it was cut "
-                "off, rows "
-                "are missing; write the file again"
+                "off, rows are missing; write the file again"
             )
             said_once(path, "end", text, logging.WARNING)
 
@@ -624,8 +622,7 @@ def _check_names(path: Path, names: Sequence[str]) -> None:
     if repeated is not None:
         raise ShardError(
             f"{path} has several columns called {repeated!r}. Write it again with a "
-            "name of its "
-            "own for each column"
+            "name of its own for each column"
         )
 
 

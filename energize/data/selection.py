@@ -60,8 +60,7 @@ class Selection:
         for each in (self.value,) if self.other_than is None else self.other_than:
             if not isinstance(each, str | int | float):
                 raise ConfigError(
-                    f"{self.by}: a value is a word, a number or a range of "
-                    "numbers; "
+                    f"{self.by}: a value is a word, a number or a range of numbers; "
                     f"got {each!r}"
                 )
 
@@ -100,8 +99,7 @@ def selections(
     if len(kinds) > 1:
         raise ColumnError(
             f"{by}: it is a word in {kinds[True]} and a number in {kinds[False]}, so "
-            "one weight "
-            "cannot mean the same in both; measure it alike"
+            "one weight cannot mean the same in both; measure it alike"
         )
     if not values:
         raise WeightError(
@@ -111,8 +109,8 @@ def selections(
     if other and OTHERS in (selection.name for selection in named):
         raise ColumnError(
             f"{by}: weights are given for the value {OTHERS!r} and for all others "
-            "under the same "
-            "name; name every value, and leave the weight of all others out"
+            "under the same name; name every value, and leave the weight of all "
+            "others out"
         )
     owners = [_owners(column, named) for column in columns]
     most = len(named) + 1
@@ -130,10 +128,8 @@ def selections(
         left = [column.part(np.flatnonzero(owner < 0)) for column, owner in pairs]
         raise ColumnError(
             f"{by}: {missing} samples of {_names(sources)} have values without a "
-            "weight: "
-            f"{counts_text(left)}; give each of them one, or `other` for all of them "
-            "together (0 "
-            "leaves them out)"
+            f"weight: {counts_text(left)}; give each of them one, or `other` for all "
+            "of them together (0 leaves them out)"
         )
     return [*named, Selection(by, other_than=tuple(values))] if missing else named
 
@@ -151,8 +147,7 @@ def _owners(column: Column, named: Sequence[Selection]) -> Int64Array:
             other = names[int(owners[rows].max())]
             raise ColumnError(
                 f"{selection.by}: {other!r} and {selection.name!r} have samples in "
-                "common, and "
-                "each sample belongs to one value"
+                "common, and each sample belongs to one value"
             )
         owners[rows] = number
     return owners
@@ -233,8 +228,7 @@ def _bounds(text: str) -> tuple[float, float]:
         return float(text), float(text)
     raise ColumnError(
         f"the column has numbers, and {text!r} is neither one nor a range of them, "
-        "such as "
-        "'0..0.5' (from 0 to below 0.5) or '0.5..'"
+        "such as '0..0.5' (from 0 to below 0.5) or '0.5..'"
     )
 
 

@@ -69,12 +69,10 @@ _FAULTS = (
      "public data"),
     ("without LOCATION|HeaderMalformed|expecting '|code: 400", errno.EACCES,
      "it is refused{code}; if that is S3, the credentials have expired: renew them; or "
-     "its bucket "
-     "is in another region{region}: set AWS_REGION"),
+     "its bucket is in another region{region}: set AWS_REGION"),
     ("code: 409", errno.EACCES, "it is refused{code}"),
     ("panicked", errno.EACCES, "its endpoint is no URL; AWS_ENDPOINT_URL and the like "
-                               "begin with "
-     "http:// or https://"),
+                               "begin with http:// or https://"),
     ("TooManyRedirects", errno.ELOOP, "it redirects for ever; correct the URL"),
     ("code: 40[13]|Permission|Unauthenticated|Forbidden", errno.EACCES,
      "it is forbidden{code}: these credentials may not do that, or it is not there; "
@@ -87,8 +85,9 @@ _FAULTS = (
     ("dns error|Name or service|name resolution", errno.EHOSTUNREACH,
      "the name of its host is not known; correct it, or see to the network"),
     ("InvalidCertificate|CERTIFICATE_VERIFY", errno.EACCES, "the certificate of its "
-                                                            "host is not "
-     "trusted; set SSL_CERT_FILE to that of who issued it"),
+                                                            "host is not trusted; set "
+                                                            "SSL_CERT_FILE to that of "
+                                                            "who issued it"),
     ("kind: Connect", errno.ECONNREFUSED, "there is no connection to its host; see to "
                                           "the network"),
     ("Timeout", errno.ETIMEDOUT, "there is no answer"),
@@ -522,9 +521,8 @@ class Sidecar:
         if waited < (1 if tries else _WORDS):
             return ""
         return (
-            f"waiting for {shown(url)}: {said}; try {max(1, tries)}, {waited:.0f} "
-            "s "
-            "so far"
+            f"waiting for {shown(url)}: {said}; try {max(1, tries)}, {waited:.0f} s so "
+            "far"
         )
 
     async def _hedged(self, get: Call) -> Any:

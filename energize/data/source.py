@@ -114,8 +114,8 @@ class Source(IndexedDataset[T_co]):
             known = ", ".join(self.column_names) or "none"
             raise ColumnError(
                 f"{self.name} has no column "
-                f"{name!r}{nearest(name, self.column_names)}; its "
-                f"columns: {known}. {self._how_to_index(name)}"
+                f"{name!r}{nearest(name, self.column_names)}; its columns: {known}. "
+                f"{self._how_to_index(name)}"
             )
         if name not in self._known_columns:
             self._known_columns[name] = self._column(name)
@@ -341,8 +341,7 @@ class Subset:
         if end > total or start > end:
             raise ConfigError(
                 f"subset: the range [{start}, {end}] is asked for, but there are "
-                f"{total} samples; "
-                "give numbers up to that, or 'end' for the last one"
+                f"{total} samples; give numbers up to that, or 'end' for the last one"
             )
         first, last = self.ratios
         return start + int((end - start) * first), start + int((end - start) * last)

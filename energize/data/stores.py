@@ -72,9 +72,8 @@ def index_of(folder: Path) -> Path:
     if not file.is_file():
         raise NotPreparedError(
             f"{folder} has no {META_FOLDER}/{SQLITE_NAME}, by which samples and files "
-            "are found by "
-            "their names; write it with: energize prepare --tar-index-only --sqlite "
-            f"{folder}"
+            "are found by their names; write it with: energize prepare "
+            f"--tar-index-only --sqlite {folder}"
         )
     return file
 
@@ -120,8 +119,8 @@ class _FolderStore(_PathStore):
         if not rows:
             raise DataError(
                 f"{self.get_path()} has no media metadata of {key!r}: it was added "
-                "later, was left "
-                "out by the filter given to prepare-media, or could not be read by it"
+                "later, was left out by the filter given to prepare-media, or could "
+                "not be read by it"
             )
         try:
             return deserialize_media_metadata(*rows[0])
@@ -145,8 +144,7 @@ class _FolderStore(_PathStore):
             return database
         raise NotPreparedError(
             f"{self.get_path()} has no media metadata; collect it with: energize "
-            "prepare-media "
-            f"--media-metadata-by-extension {self.get_path()}"
+            f"prepare-media --media-metadata-by-extension {self.get_path()}"
         )
 
 
@@ -197,8 +195,7 @@ class WebdatasetFileStore(_FolderStore):
         if split is None:
             raise DataError(
                 f"{self.path}: {key!r} is no name of a file in a shard, such as "
-                "'000123.jpg': the "
-                "key of a sample, a dot and the part"
+                "'000123.jpg': the key of a sample, a dot and the part"
             )
         rows = self._database.rows(_FIND, split[:1])
         found = next((row[1:] for row in rows if row[0] == split[1]), None)
@@ -304,8 +301,7 @@ class SystemFileStore(_FolderStore):
         if os.path.isabs(key) or ".." in key.split("/"):
             raise DataError(
                 f"{self}: the name {key!r} may lead out of the folder, and only files "
-                "below it are "
-                "read; give paths relative to the folder, without '..'"
+                "below it are read; give paths relative to the folder, without '..'"
             )
         if is_url(self.path):
             return str(self.path / key)
@@ -356,8 +352,7 @@ class JsonlFileStore(_PathStore):
         ):  # "٣" and "007" are none
             raise DataError(
                 f"{self.path} has no sample {key!r}: its keys are '0' to "
-                f"'{len(self) - 1}', "
-                "each also with '.json'"
+                f"'{len(self) - 1}', each also with '.json'"
             )
         source = self._source(number, self.path.name, f"{digits}.json")
         with os_errors_as(ShardError, self.path):
@@ -533,6 +528,5 @@ def unreadable(*paths: str) -> Iterator[None]:
         told = limits.over("STEPS") if code == sqlite3.SQLITE_INTERRUPT else reason
         raise DatasetError(
             f"{' and '.join(paths)} cannot be read: {told}. It was cut off, is no "
-            "SQLite "
-            f"database, or lacks a table; {_WRITE_IT_AGAIN}"
+            f"SQLite database, or lacks a table; {_WRITE_IT_AGAIN}"
         ) from reason

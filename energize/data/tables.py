@@ -154,15 +154,14 @@ def _delimited(path: Path) -> list[Row]:
     if repeated:
         raise DatasetError(
             f"{path}, line 1: {len(names)} columns, of which several are called "
-            f"{repeated[0]!r}; "
-            "give each a name of its own"
+            f"{repeated[0]!r}; give each a name of its own"
         )
     for number, values in lines:
         if len(values) != len(names):
             raise DatasetError(
                 f"{path}, line {number}: a row has {len(values)} values; it has a "
-                "value, in quotes "
-                f"where it has a {delimiter!r} in it, for each of {some(names)}"
+                f"value, in quotes where it has a {delimiter!r} in it, for each of "
+                f"{some(names)}"
             )
     return [
         {**dict(zip(names, values, strict=True)), AT: f"{path}, line {n}"}
@@ -194,9 +193,8 @@ def _has_names(path: Path, lines: Sequence[tuple[int, list[str]]]) -> bool:
         if repeated or len(name.split()) > _WORDS_OF_NAME:
             raise DatasetError(
                 f"{path}, line 1: {name!r} may be the name of a column or a value of "
-                "the first "
-                "row. Write a line of names of columns above the rows, each of at most "
-                f"{_WORDS_OF_NAME} words"
+                "the first row. Write a line of names of columns above the rows, each "
+                f"of at most {_WORDS_OF_NAME} words"
             )
     return True
 

@@ -176,8 +176,7 @@ def members(data: bytes, where: str) -> list[TarMember]:
     if at != len(data):
         raise ShardError(
             f"{where}: the tar ends {len(data) - at} bytes before the index says; run "
-            "`energize "
-            "prepare` again, or copy the shard again if it was cut off"
+            "`energize prepare` again, or copy the shard again if it was cut off"
         )
     return found
 
@@ -314,16 +313,14 @@ def _check_no_part(info: tarfile.TarInfo, name: str, where: str) -> None:
     if (info.islnk() or info.issym()) and split_name(name) is not None:
         raise ShardError(
             f"{where}: {name!r} is a link to {info.linkname!r}, and a part of a sample "
-            "is a file; "
-            "pack the tar again with --dereference --hard-dereference"
+            "is a file; pack the tar again with --dereference --hard-dereference"
         )
 
 
 def _sparse(where: str) -> ShardError:
     return ShardError(
         f"{where}: there is a sparse file, whose bytes do not lie together; pack the "
-        "tar again "
-        "without --sparse"
+        "tar again without --sparse"
     )
 
 
@@ -453,9 +450,8 @@ def scan(path: str | Path) -> ShardScan:
             if any(read(at, _AFTER_END)):
                 raise ShardError(
                     f"{where}: the tar ends at byte {end}, but more data follows, as "
-                    "when tars are "
-                    "joined with cat; join them with `tar --concatenate`, or pack them "
-                    "again"
+                    "when tars are joined with cat; join them with `tar "
+                    "--concatenate`, or pack them again"
                 )
         samples = list(samples_of(found))
         for sample in samples:
@@ -468,8 +464,7 @@ def scan(path: str | Path) -> ShardScan:
                 )
                 raise ShardError(
                     f"{where}: sample {sample.key!r} has two files "
-                    f"{f'{sample.key}.{twice}'!r}; "
-                    "remove one and pack the tar again"
+                    f"{f'{sample.key}.{twice}'!r}; remove one and pack the tar again"
                 )
         names = (member.name for member in found if split_name(member.name) is None)
         left_out = [name for name in names if not is_aside(name)]
@@ -497,10 +492,8 @@ def check_unpacked(block: bytes, where: str) -> None:
     if found is not None:
         raise ShardError(
             f"{where}: it is compressed with {found[0]}, so samples in it cannot be "
-            "read at "
-            f"random; unpack it with `{found[1]}` (images do not shrink anyway), and "
-            "run `energize "
-            "prepare` if it was prepared"
+            f"read at random; unpack it with `{found[1]}` (images do not shrink "
+            "anyway), and run `energize prepare` if it was prepared"
         )
 
 
@@ -543,16 +536,14 @@ def check_shard(files: Files, path: str, count: int, record: ShardRecord | None)
         raise disagreement(
             path,
             f"the index of {count} samples, as .info.json counts them, has "
-            f"{(count + 1) * ENTRY} "
-            f"bytes; this one has {indexed}",
+            f"{(count + 1) * ENTRY} bytes; this one has {indexed}",
         )
     check_unpacked(files.read(path, 0, min(BLOCK, size)), path)
     if any(files.read(path, max(0, size - END_BYTES), size)[-BLOCK:]):
         folder, name = os.path.split(path)
         text = (
             f"{name}, and other shards maybe, end without an end mark. If writing or "
-            "copying them "
-            "was cut off, samples are missing. Write them again"
+            "copying them was cut off, samples are missing. Write them again"
         )
         said_once(folder, "end mark", text, logging.WARNING)
     if record is not None:
@@ -563,8 +554,7 @@ def check_shard(files: Files, path: str, count: int, record: ShardRecord | None)
         raise disagreement(
             path,
             f"by the index the samples end at byte {end}, but the shard has {size} "
-            "bytes: it was "
-            "cut off, or is another one",
+            "bytes: it was cut off, or is another one",
         )
     if any(files.read(path, end, min(end + BLOCK, size))):
         raise disagreement(
@@ -578,8 +568,7 @@ def _check_record(files: Files, path: str, size: int, record: ShardRecord) -> No
         raise _another(
             path,
             f"the shard has {size} bytes, and had {record.bytes}: it was replaced, "
-            "changed or cut "
-            "off",
+            "changed or cut off",
         )
     _check_crc(path, "index", files.crc32(index_path(path)), record.index_crc32)
     ends = ends_crc(lambda at, count: files.read(path, at, at + count), size)
@@ -595,10 +584,8 @@ def _check_record(files: Files, path: str, size: int, record: ShardRecord) -> No
     _check_crc(path, "headers of the shard", headers, record.headers_crc32)
     _log.warning(
         "%s has changed since it was prepared: the files in it have the same names and "
-        "sizes, but "
-        "not the same bytes. Which samples changed is told where there are checksums "
-        "(energize "
-        "prepare --checksums)",
+        "sizes, but not the same bytes. Which samples changed is told where there are "
+        "checksums (energize prepare --checksums)",
         path,
     )
 
@@ -625,8 +612,7 @@ def check_checksums(files: Files, path: str, count: int, expected: int | None) -
         raise ShardError(
             f"{file} is not what was written: its CRC-32 is {found:08x}, and was "
             f"{expected or 0:08x}. Copy it again, or write the checksums of the shard "
-            "as it is now "
-            f"with: {_ADD_CHECKSUMS}"
+            f"as it is now with: {_ADD_CHECKSUMS}"
         )
 
 
@@ -642,10 +628,9 @@ def changed(where: str, data: bytes, expected: int, path: str) -> Failed:
     """
     told = (
         f"{where}: its checksum is {zlib.crc32(data):08x}, and was {expected:08x} when "
-        "checksums "
-        "were written: its bytes have changed since. Copy the file again from its "
-        "origin; or, if "
-        f"they are meant to be so: energize prepare --checksums {path}"
+        "checksums were written: its bytes have changed since. Copy the file again "
+        "from its origin; or, if they are meant to be so: energize prepare "
+        f"--checksums {path}"
     )
     return Failed(DataError(told), where)
 
@@ -654,16 +639,13 @@ def disagreement(path: str, what: str) -> ShardError:
     """Return the error for a shard whose content is not what its index says."""
     return ShardError(
         f"{path} and its index {index_path(path)} do not belong together: {what}. Copy "
-        "both again "
-        "from where they do, or run `energize prepare` again"
+        "both again from where they do, or run `energize prepare` again"
     )
 
 
 def _another(path: str, what: str) -> ShardError:
     return ShardError(
         f"{path} and its index {index_path(path)} are not what was prepared: {what}. "
-        "Put both back "
-        "as they were; or, if these are to be read, run `energize prepare "
-        "--force-overwrite` on "
-        "the folder"
+        "Put both back as they were; or, if these are to be read, run `energize "
+        "prepare --force-overwrite` on the folder"
     )

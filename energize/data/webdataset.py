@@ -173,10 +173,8 @@ class WebdatasetSource(ShardedSource[dict[str, Any]]):
             if without:
                 raise NotPreparedError(
                     f"{folder} has no checksums of {len(without)} of its "
-                    f"{len(split.shards)} "
-                    f"shards, {without[0]} for example; write them with: energize "
-                    "prepare "
-                    f"--checksums {folder}"
+                    f"{len(split.shards)} shards, {without[0]} for example; write them "
+                    f"with: energize prepare --checksums {folder}"
                 )
         self.freeze(
             path=folder,
@@ -465,8 +463,7 @@ class WebdatasetSource(ShardedSource[dict[str, Any]]):
                 raise disagreement(
                     path,
                     f"by the index sample {number} lies from byte {start} to {stop}, "
-                    "and the shard "
-                    f"has {size} bytes",
+                    f"and the shard has {size} bytes",
                 )
             starts.append(start)
             stops.append(stop)
@@ -599,10 +596,8 @@ def read_split(path: Path, split_part: str, split_config: str | None) -> SplitSh
     if end - begin == len(excluded):
         raise EmptyDatasetError(
             f"{path}: split part {split_part!r} has no samples: {len(listed)} shards "
-            "are listed in "
-            f"{name}, {len(listed) - len(shards)} of them and {len(excluded)} single "
-            "samples are "
-            "excluded"
+            f"are listed in {name}, {len(listed) - len(shards)} of them and "
+            f"{len(excluded)} single samples are excluded"
         )
     window = None if (begin, end) == (0, before) else (begin, end)
     is_whole = not excluded and window is None
@@ -661,9 +656,8 @@ def _excluded(
         if cut is None:
             raise SplitError(
                 f"{where}: {entry!r} is neither a shard of .info.json nor such a "
-                "shard, '/' and "
-                f"the key of a sample{nearest(entry, list(known))}; correct or remove "
-                "it"
+                f"shard, '/' and the key of a sample{nearest(entry, list(known))}; "
+                "correct or remove it"
             )
         keys = found.setdefault(entry[:cut], set())
         if cut == len(entry):
@@ -681,8 +675,7 @@ def _numbers(shard: Path, count: int, keys: set[str]) -> list[int]:
     if len(samples) != count:
         raise ShardError(
             f"{shard} has {len(samples)} samples, but .info.json says {count}: run "
-            "`energize "
-            "prepare` again"
+            "`energize prepare` again"
         )
     missing = keys - {sample.key for sample in samples}
     if missing:
@@ -701,6 +694,5 @@ def _check_empty(shard: Path) -> None:
     if size != ENTRY:
         raise ShardError(
             f"{shard} has no samples, as .info.json counts them, but its index {index} "
-            f"has {size} "
-            f"bytes, and not {ENTRY}: run `energize prepare` again"
+            f"has {size} bytes, and not {ENTRY}: run `energize prepare` again"
         )

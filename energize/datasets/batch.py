@@ -128,11 +128,9 @@ class BatchDataset(IndexedDataset[T_batch_co]):
             given, missing = names if level is not None else names[::-1]
             raise ConfigError(
                 f"BatchDataset: {given} is given, and {missing} is not: level says "
-                "what samples "
-                "cost, and global_batch_size among how many of them those of a batch "
-                "are chosen. "
-                "(For gradient accumulation alone, give global_batch_size to "
-                "get_loader)"
+                "what samples cost, and global_batch_size among how many of them "
+                "those of a batch are chosen. (For gradient accumulation alone, give "
+                "global_batch_size to get_loader)"
             )
         self._set_up(
             dataset,
@@ -160,8 +158,8 @@ class BatchDataset(IndexedDataset[T_batch_co]):
         if generates(batcher) and not isinstance(self, FlatBatchDataset):
             raise ConfigError(
                 f"{owner}: the batcher {function_name(batcher)} is a generator "
-                "function, and may "
-                "not yield here: each batch has its place in an epoch"
+                "function, and may not yield here: each batch has its place in an "
+                "epoch"
             )
         self.freeze(
             [dataset],
@@ -179,18 +177,14 @@ class BatchDataset(IndexedDataset[T_batch_co]):
         ):
             raise ConfigError(
                 f"{owner}: {type(below).__name__} below levels batches of "
-                f"{below.batch_size}, and "
-                f"what is made here are others, of {batch_size}; give both one "
-                "batch_size, and no "
-                "batcher that yields"
+                f"{below.batch_size}, and what is made here are others, of "
+                f"{batch_size}; give both one batch_size, and no batcher that yields"
             )
         if self.sized and self.size == 0 and dataset.size:
             raise ConfigError(
                 f"{owner}: the {dataset.size} items of an epoch cannot fill one batch "
-                "of "
-                f"{batch_size}, and drop_last leaves it out; use a smaller batch_size, "
-                "or "
-                "drop_last=False"
+                f"of {batch_size}, and drop_last leaves it out; use a smaller "
+                "batch_size, or drop_last=False"
             )
 
     @property

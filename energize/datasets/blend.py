@@ -464,8 +464,7 @@ class BlendDataset(MixDataset[T_co]):
         if not isinstance(self._scheme, WeightedScheme):
             raise ConfigError(
                 "weights can change from a slot on where the scheme is given by name; "
-                "make a "
-                "scheme with other weights"
+                "make a scheme with other weights"
             )
         with raised_as(type(self).__name__):
             if isinstance(weights, Mapping | WeightScheduler):
@@ -501,12 +500,10 @@ class BlendDataset(MixDataset[T_co]):
         if ends or isinstance(self.unit, ItemCost):
             raise ConfigError(
                 "target_weights make up for the shares that slots are given by, and "
-                "these are not "
-                "known before where they change when a dataset is exhausted "
-                "(stop='all_exhausted', "
-                "max_epochs, ends of streams), nor with a unit that is known of items "
-                "only; give "
-                "sample_weight to the datasets"
+                "these are not known before where they change when a dataset is "
+                "exhausted (stop='all_exhausted', max_epochs, ends of streams), nor "
+                "with a unit that is known of items only; give sample_weight to the "
+                "datasets"
             )
         factors = np.array(self.corrections())
         drawn = np.array(self.shares())

@@ -90,9 +90,8 @@ class GroupBatchDataset(FoundDataset[T_batch_co]):
         if generates(checked_function(batcher, f"{owner}: batcher")):
             raise ConfigError(
                 f"{owner}: batcher {function_name(batcher)} is a generator function, "
-                "and may not "
-                "yield: a group gives one batch. To make several of one, put a "
-                "MapDataset over it"
+                "and may not yield: a group gives one batch. To make several of one, "
+                "put a MapDataset over it"
             )
         if fixed_batch_size is not None:
             fixed_batch_size = checked_batch_size(
@@ -144,12 +143,10 @@ class GroupBatchDataset(FoundDataset[T_batch_co]):
         if len(given) != 1 or whole_number(given[0], 1) is None:
             raise EncoderError(
                 f"{function_name(self.sample_group_key)} returns (group, batch size) "
-                "of a sample, "
-                "where the size is a whole number from 1, or None if the dataset has a "
-                "batch size "
-                f"for all groups; batch_size is {self.fixed_batch_size}, and it "
-                "returned "
-                f"{str(found)[:80]}\n  at {sample_keys_of(sample)}"
+                "of a sample, where the size is a whole number from 1, or None if the "
+                "dataset has a batch size for all groups; batch_size is "
+                f"{self.fixed_batch_size}, and it returned {str(found)[:80]}\n"
+                f"  at {sample_keys_of(sample)}"
             )
         return found[0], given[0]
 

@@ -82,8 +82,8 @@ class LevelBufferDataset(RoundsDataset[T_co]):
         if whole % group:
             raise ConfigError(
                 f"LevelBufferDataset: {whole} items are not a whole number of batches "
-                f"of {group}; "
-                f"use a size of {max(whole // group, 1) * group}, for example"
+                f"of {group}; use a size of {max(whole // group, 1) * group}, for "
+                "example"
             )
         self.freeze(
             [dataset],
@@ -184,14 +184,13 @@ class LevelDataset(IndexedDataset[T_co]):
         if whole > _MOST:
             raise ConfigError(
                 "LevelDataset: a global batch is ordered as a whole, so it has at "
-                f"most {_MOST} "
-                f"samples; got global_batch_size={whole}"
+                f"most {_MOST} samples; got global_batch_size={whole}"
             )
         if whole % micro:
             raise ConfigError(
                 f"LevelDataset: a global batch of {whole} samples is not a whole "
-                "number of micro "
-                f"batches of {micro}; change global_batch_size or batch_size"
+                f"number of micro batches of {micro}; change global_batch_size or "
+                "batch_size"
             )
         self.freeze(
             [dataset],
@@ -203,10 +202,8 @@ class LevelDataset(IndexedDataset[T_co]):
         if not dataset.indexed:
             raise NotIndexedError(
                 f"LevelDataset: {tree.first_stream(dataset)} is read as a stream, and "
-                "what its "
-                "items cost is not known before they are read; LevelBufferDataset "
-                "levels streams, "
-                "some items at a time, and so does "
+                "what its items cost is not known before they are read; "
+                "LevelBufferDataset levels streams, some items at a time, and so does "
                 "get_train_dataset(level=ItemCost(...))"
             )
         for source in self.sources:

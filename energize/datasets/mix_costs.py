@@ -62,9 +62,9 @@ def checked_unit(unit: UnitArgument | None, options: Mapping[str, Any]) -> Unit 
         is_function = callable(unit) and not isinstance(unit, type)
         if not isinstance(unit, str) and not is_function:
             raise ConfigError(
-                "unit is 'samples', the name of a column of the sources, a function of "
-                "columns, or an "
-                f"ItemCost of items as they are read; got {str(unit)[:80]!r}"
+                "unit is 'samples', the name of a column of the sources, a function "
+                "of columns, or an ItemCost of items as they are read; got "
+                f"{str(unit)[:80]!r}"
             )
         unit = ColumnCost(unit)
     _check_options(unit, options)

@@ -75,10 +75,8 @@ class ConcatDataset(MixDataset[T_co]):
             if dataset.sized and dataset.size == INFINITE:
                 raise ConfigError(
                     f"ConcatDataset: dataset {number} ({type(dataset).__name__}) never "
-                    "ends, so "
-                    "the ones after it are never reached; pass repeat=False, or cut it "
-                    "with "
-                    "LimitDataset"
+                    "ends, so the ones after it are never reached; pass repeat=False, "
+                    "or cut it with LimitDataset"
                 )
 
     @cached_property
@@ -197,9 +195,8 @@ class RepeatDataset(IndexedDataset[T_co]):
         if not dataset.indexed and repeats is not None and repeats != int(repeats):
             raise NotIndexedError(
                 f"RepeatDataset: {repeats} passes over a stream end within a pass, "
-                "whose length is "
-                "not known; give a whole number of passes, or none to repeat it for "
-                "ever"
+                "whose length is not known; give a whole number of passes, or none to "
+                "repeat it for ever"
             )
         if dataset.indexed and self.size == 0:
             raise ConfigError(
@@ -301,20 +298,20 @@ class ShuffleDataset(IndexedDataset[T_co]):
         if not dataset.indexed:
             raise NotIndexedError(
                 "ShuffleDataset needs random access to its input, and "
-                f"{tree.first_stream(dataset)} "
-                "can only be read as a stream; shuffle what it reads instead"
+                f"{tree.first_stream(dataset)} can only be read as a stream; shuffle "
+                "what it reads instead"
             )
         if self.size == INFINITE:
             raise ConfigError(
                 "ShuffleDataset: the input never ends, and an endless dataset cannot "
-                "be permuted; "
-                "shuffle its finite parts before they are repeated or blended"
+                "be permuted; shuffle its finite parts before they are repeated or "
+                "blended"
             )
         if self.size * max(over_epochs, 1) >= INFINITE // 2:
             raise ConfigError(
                 f"ShuffleDataset: over_epochs={reprlib.repr(over_epochs)} of "
-                f"{self.size} samples "
-                "are more than can be counted; shuffle fewer epochs together"
+                f"{self.size} samples are more than can be counted; shuffle fewer "
+                "epochs together"
             )
 
     @cached_property
@@ -378,8 +375,8 @@ class EpochizeDataset(IndexedDataset[T_co]):
         if (length is None) == (num_epochs is None):
             raise ConfigError(
                 "EpochizeDataset: give either length (items per epoch) or num_epochs "
-                "(passes over "
-                f"the dataset); got length={length!r}, num_epochs={num_epochs!r}"
+                f"(passes over the dataset); got length={length!r}, "
+                f"num_epochs={num_epochs!r}"
             )
         if num_epochs is not None:
             length = tree.pass_length(dataset) * checked_whole(

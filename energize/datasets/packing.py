@@ -106,10 +106,8 @@ class PackingDataset(RoundsDataset[T_pack_co]):
             if name != "final_packer" and generates(function):
                 raise ConfigError(
                     f"PackingDataset: {name} {function_name(function)} is a generator "
-                    "function; "
-                    "only final_packer may yield. To make several samples of one "
-                    "before they are "
-                    "packed, use a MapDataset below"
+                    "function; only final_packer may yield. To make several samples "
+                    "of one before they are packed, use a MapDataset below"
                 )
         self.freeze(
             [dataset],

@@ -93,8 +93,7 @@ def by_property(
 def _check_one_by_one(dataset: Dataset[Any]) -> None:
     if not isinstance(dataset, Dataset):
         raise ConfigError(
-            f"by_property: {str(dataset)[:80]!r} is no dataset; a list becomes one "
-            "in "
+            f"by_property: {str(dataset)[:80]!r} is no dataset; a list becomes one in "
             "ListSource"
         )
     if isinstance(dataset, Source):
@@ -103,10 +102,9 @@ def _check_one_by_one(dataset: Dataset[Any]) -> None:
         kinds = ", ".join(kind.__name__ for kind in _ONE_BY_ONE)
         raise ConfigError(
             f"by_property: the samples of a {type(dataset).__name__} are not taken one "
-            "by one, so "
-            "it cannot be split by what they are; split what it reads from (sources, "
-            f"and {kinds} "
-            f"over them), and give the mix to {type(dataset).__name__}"
+            "by one, so it cannot be split by what they are; split what it reads from "
+            f"(sources, and {kinds} over them), and give the mix to "
+            f"{type(dataset).__name__}"
         )
     for child in dataset.inputs:
         _check_one_by_one(child)

@@ -130,8 +130,7 @@ def nothing_made(dataset: Dataset[Any], items: int) -> EmptyDatasetError:
     """Return what to raise if so many items in a row brought nothing."""
     return EmptyDatasetError(
         f"{label_of(dataset)}: nothing was made of {items} items in a row. Check what "
-        "its "
-        f"functions leave out ({functions_of(dataset)})"
+        f"its functions leave out ({functions_of(dataset)})"
     )
 
 

@@ -305,9 +305,8 @@ def _faults_between(
     elif end is not None and end < start:
         yield (
             f"steps {end} to {start} belong to no stage: "
-            f"{', and '.join(ends + starts)}. "
-            "Leave end_step out, or give a default for the steps before the first "
-            "stage"
+            f"{', and '.join(ends + starts)}. Leave end_step out, or give a default "
+            "for the steps before the first stage"
         )
     elif end is not None and end > start and stage is not None:
         yield (

@@ -156,8 +156,7 @@ class StagedDataset(MixDataset[T_co]):
                 raise ConfigError(
                     f"StagedDataset: {stage_label(stage)} reads from a dataset; got "
                     f"{type(stage.dataset).__name__} {str(stage.dataset)[:80]!r}; wrap "
-                    "an object "
-                    "that has __len__ and __getitem__ in SequenceSource"
+                    "an object that has __len__ and __getitem__ in SequenceSource"
                 )
         self.freeze(
             inputs=counted_alike(stage.dataset for stage in plan.stages),
@@ -173,10 +172,9 @@ class StagedDataset(MixDataset[T_co]):
             if self.carry_over and not dataset.indexed:
                 raise NotIndexedError(
                     f"StagedDataset: stage {name!r} is a stream, and what a stream "
-                    "takes of "
-                    "its sources is not known before it is read; pass carry_over=False "
-                    "to start "
-                    "every stage at the beginning of its dataset"
+                    "takes of its sources is not known before it is read; pass "
+                    "carry_over=False to start every stage at the beginning of its "
+                    "dataset"
                 )
 
     @property
@@ -359,11 +357,9 @@ def _check_stage(plan: StagePlan[Any], state: State) -> None:
     if (index_now, stage.name) != (index, name):
         raise StateMismatchError(
             f"the saved state was in stage {name!r}, number {index} of its plan "
-            "counted from 0, "
-            f"when {position} items were read; in this plan the item before belongs to "
-            "stage "
-            f"{stage.name!r}, number {index_now}. Stages may be changed only after the "
-            "position of a state"
+            f"counted from 0, when {position} items were read; in this plan the item "
+            f"before belongs to stage {stage.name!r}, number {index_now}. Stages may "
+            "be changed only after the position of a state"
         )
 
 

@@ -297,8 +297,7 @@ class BaseWebdatasetFactory(_Factory[T_co], WebdatasetPreparator):
         if not isinstance(getattr(self, "__sample_type__", None), type):
             raise ConfigError(
                 f"{type(self).__name__} has no __sample_type__: set it to the type of "
-                "samples that "
-                "load_sample makes"
+                "samples that load_sample makes"
             )
         seed = worker_config.seed_offset
         super().__init__(
@@ -376,9 +375,8 @@ class DefaultGenericWebdatasetFactory(BaseWebdatasetFactory[T_co]):
         if isinstance(sample_loader, str) or isinstance(part_filter, str):
             raise UntrustedCodeError(
                 f"{owner}: sample_loader={sample_loader!r} or "
-                f"part_filter={part_filter!r} names a "
-                "file of the data folder, which is not run here; give the function, or "
-                "let "
+                f"part_filter={part_filter!r} names a file of the data folder, which "
+                "is not run here; give the function, or let "
                 "get_dataset_from_config(..., trust_code=[folder]) read it"
             )
         if sample_loader is not None and part_filter is None:
@@ -522,10 +520,8 @@ class _Older(DefaultDecoderWebdatasetFactory[T_co]):
     def __init__(self, path: str | os.PathLike[str], **kwargs: Any) -> None:
         warnings.warn(
             f"{type(self).__name__} is deprecated: use StandardWebdatasetFactory(..., "
-            "sample_type="
-            f"{self.__sample_type__.__name__}); in dataset.yaml, put sample_type in "
-            "place of "
-            "__module__ and __class__",
+            f"sample_type={self.__sample_type__.__name__}); in dataset.yaml, put "
+            "sample_type in place of __module__ and __class__",
             FutureWarning,
             stacklevel=2,
         )
@@ -711,15 +707,13 @@ def get_dataset_from_config(
     if leaf.is_jsonl and (dataset_config or split_config):
         raise ConfigError(
             f"{path}: dataset_config={dataset_config!r} and "
-            f"split_config={split_config!r} name "
-            "files of a prepared folder, and this is a file of JSON lines, which has "
-            "none"
+            f"split_config={split_config!r} name files of a prepared folder, and this "
+            "is a file of JSON lines, which has none"
         )
     if sample_type is not None and not issubclass(leaf.sample_class, sample_type):
         raise ConfigError(
             f"{path}: its samples are of type {leaf.sample_class.__name__}, and "
-            "sample_type asks "
-            f"for {sample_type.__name__}"
+            f"sample_type asks for {sample_type.__name__}"
         )
     told = {"split_part": "train", "shuffle_over_epochs": 1, **leaf.config.options}
     names = ("shuffle_over_epochs", "max_samples_per_sequence")

@@ -156,9 +156,8 @@ class SqliteIndexReader(AbstractContextManager["SqliteIndexReader"]):
         """Return where the content of a part lies; raise KeyError if there is none."""
         asked = (
             "SELECT tar_file_id, content_byte_offset, content_byte_size FROM "
-            "sample_parts JOIN "
-            "samples USING (tar_file_id, sample_index) WHERE sample_key = ? AND "
-            "part_name = ?"
+            "sample_parts JOIN samples USING (tar_file_id, sample_index) WHERE "
+            "sample_key = ? AND part_name = ?"
         )
         return ITarRawSamplePartPointer(*self._found(asked, key, part_name))
 
@@ -180,9 +179,8 @@ class SqliteIndexReader(AbstractContextManager["SqliteIndexReader"]):
         """
         return self._rows(
             "SELECT sample_key || '.' || part_name, content_byte_size, tar_file_id "
-            "FROM "
-            "sample_parts JOIN samples USING (tar_file_id, sample_index) "
-            "ORDER BY tar_file_id, sample_index, content_byte_offset"
+            "FROM sample_parts JOIN samples USING (tar_file_id, sample_index) ORDER BY "
+            "tar_file_id, sample_index, content_byte_offset"
         )
 
     def close(self) -> None:

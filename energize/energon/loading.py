@@ -316,8 +316,7 @@ def load_dataset(
         if kwargs:
             raise ConfigError(
                 f"{file.file}: {', '.join(kwargs)} are settings of single datasets; a "
-                "metadataset "
-                "has them in its entries"
+                "metadataset has them in its entries"
             )
         return (Metadataset if file.older else MetadatasetV2)(file.file, file)
     folder = os.fspath(cast("str", path))
@@ -327,8 +326,7 @@ def load_dataset(
         raise DatasetNotFoundError(f"{folder} {absent(folder)}")
     raise NotPreparedError(
         f"{folder} is no metadataset .yaml, no .jsonl file and no prepared folder; "
-        "prepare it "
-        f"with: energize prepare {folder}"
+        f"prepare it with: energize prepare {folder}"
     )
 
 

@@ -50,30 +50,28 @@ _BELOW = {
     "cache": "base file_cache_pool file_store no_cache",
     "epathlib": "epath rclone_config",
     "flavors": "base_dataset captioning crude image image_classification interleaved "
-    "jsonl "
-    "jsonl.crude_jsonl_dataset jsonl.ijsonl jsonl.ijsonl_reader jsonl.jsonl_prepare "
-    "multichoice_vqa ocr similarity_interleaved text vid_qa vqa vqa_and_ocr webdataset "
-    "webdataset.base_webdataset webdataset.config "
-    "webdataset.default_decoder_webdataset webdataset.default_generic_webdataset "
-    "webdataset.empty_dataset_error webdataset.field_access webdataset.indexing "
-    "webdataset.itar "
-    "webdataset.itar_reader webdataset.joined_webdataset webdataset.metadata "
-    "webdataset.prepare "
-    "webdataset.sample_decoder webdataset.sample_loader webdataset.sharder "
-    "webdataset.standard_webdataset webdataset.structs webdataset.tar_patcher "
-    "webdataset.thread_local_sqlite",
+    "jsonl jsonl.crude_jsonl_dataset jsonl.ijsonl jsonl.ijsonl_reader "
+    "jsonl.jsonl_prepare multichoice_vqa ocr similarity_interleaved text "
+    "vid_qa vqa vqa_and_ocr webdataset webdataset.base_webdataset "
+    "webdataset.config webdataset.default_decoder_webdataset "
+    "webdataset.default_generic_webdataset webdataset.empty_dataset_error "
+    "webdataset.field_access webdataset.indexing webdataset.itar "
+    "webdataset.itar_reader webdataset.joined_webdataset "
+    "webdataset.metadata webdataset.prepare webdataset.sample_decoder "
+    "webdataset.sample_loader webdataset.sharder "
+    "webdataset.standard_webdataset webdataset.structs "
+    "webdataset.tar_patcher webdataset.thread_local_sqlite",
     "media": "extractor filesystem_prepare metadata",
     "metadataset": "dataset_loader join_dataset_loader loader loader_interface "
-    "metadataset "
-    "metadataset_v2",
+    "metadataset metadataset_v2",
     "prepare": "jsonl media",
     "task_encoder": "base cooking loader",
     "tools": "analyze_debug checkpoint info lint mount prepare prepare_media preview",
     "transforms": "common custom mappers merge",
     "wrappers": "base batch_dataset blend_dataset buffer concat_dataset "
-    "epochize_dataset "
-    "filter_dataset gc_dataset group_batch_dataset iter_map_dataset limit_dataset "
-    "log_sample_dataset map_dataset mix_batch_dataset packing_dataset repeat_dataset "
+    "epochize_dataset filter_dataset gc_dataset group_batch_dataset "
+    "iter_map_dataset limit_dataset log_sample_dataset map_dataset "
+    "mix_batch_dataset packing_dataset repeat_dataset "
     "shuffle_buffer_dataset skip watchdog_dataset",
 }
 """The modules below them; any other path is an ImportError, as a name that is spelt

@@ -478,8 +478,7 @@ def _own_folder(parent: Path) -> tuple[Path, int]:
     except OSError as reason:
         raise ConfigError(
             f"no folder for a cache can be made below {parent}: {reason.strerror}; "
-            "give a "
-            "parent_cache_dir on a local disk that can be written to"
+            "give a parent_cache_dir on a local disk that can be written to"
         ) from reason
 
 

@@ -121,8 +121,7 @@ class WandbLedger(LedgerLog):
         if not callable(getattr(self.run, "log", None)):
             raise ConfigError(
                 f"WandbLedger logs to a run, and none has begun (got {self.run!r}): "
-                "call "
-                "wandb.init() first, or give the run that it returns"
+                "call wandb.init() first, or give the run that it returns"
             )
 
     def write(self, numbers: Mapping[str, float], step: int) -> None:
@@ -208,8 +207,7 @@ def lightning_ledger(
             if len(read) != 1:
                 raise ConfigError(
                     f"lightning_ledger: the trainer reads from {len(read)} loaders of "
-                    "energize; "
-                    "say which is meant: lightning_ledger(loader)"
+                    "energize; say which is meant: lightning_ledger(loader)"
                 )
             self._log = _ToLoggers(
                 read[0], every=every, all_ranks=all_ranks, prefix=prefix

@@ -162,8 +162,8 @@ class SharedPlace(SharedTable):
             if parent is not None:
                 raise LoaderError(
                     "a dataset for DataLoader was made by another process than the one "
-                    "that reads "
-                    "it with workers; call as_torch_dataset in the process of each rank"
+                    "that reads it with workers; call as_torch_dataset in the process "
+                    "of each rank"
                 )
             self._table = self._shared(self._table[_SET:])
         with self._table:
@@ -335,10 +335,8 @@ class TorchDataset(IterableDataset[T], Generic[T]):
         if loop is None and dataset.sized and dataset.size == INFINITE:
             raise LoaderError(
                 "the dataset never ends, so nobody but you knows where a second loop "
-                "over it "
-                "starts: say how many steps a loop has (EpochizeDataset, "
-                "virtual_epoch_length), or "
-                "load state_dict(steps) before it"
+                "over it starts: say how many steps a loop has (EpochizeDataset, "
+                "virtual_epoch_length), or load state_dict(steps) before it"
             )
         if not dataset.indexed:
             return position + 1, 0
@@ -359,14 +357,12 @@ class TorchDataset(IterableDataset[T], Generic[T]):
         if steps is None and self.place.in_workers:
             raise StateError(
                 "how many steps DataLoader's workers have delivered is only known "
-                "where they are "
-                "counted: state_dict(steps)"
+                "where they are counted: state_dict(steps)"
             )
         if not self.dataset.indexed:
             raise StateError(
                 "where a stream stands is only known to those who read it; use "
-                "torchdata's "
-                "StatefulDataLoader, or energize.get_loader"
+                "torchdata's StatefulDataLoader, or energize.get_loader"
             )
         steps = checked_whole(steps or 0, "state_dict: steps")
         place = position, step = self.place.start
@@ -390,8 +386,7 @@ class TorchDataset(IterableDataset[T], Generic[T]):
         if not self.dataset.indexed:
             raise StateError(
                 "the state of a Loader over a stream cannot be divided among "
-                "DataLoader's workers; "
-                "load it with energize.get_loader"
+                "DataLoader's workers; load it with energize.get_loader"
             )
         loader = self._loader()
         loader.load_state_dict(state_dict, strict)
@@ -450,8 +445,8 @@ class _Share(Iterator[T]):
             if loop % workers and not dataset.indexed:
                 raise ConfigError(
                     f"a loop of {loop} steps over a stream cannot be shared out to "
-                    f"{workers} "
-                    "workers of a DataLoader; use a number of workers that divides it"
+                    f"{workers} workers of a DataLoader; use a number of workers that "
+                    "divides it"
                 )
         if (
             loop is not None or dataset.sized

@@ -106,17 +106,14 @@ class Agreement:
                 raise LoaderError(
                     f"{what}: not all {world} ranks answered within "
                     f"timeout={self._timeout} s. Every rank has to make the same calls "
-                    "and the "
-                    f"same number of steps; this is rank {rank}"
+                    f"and the same number of steps; this is rank {rank}"
                 )
             if waited > _PATIENCE and not told:
                 told = True
                 text = (
                     "rank %d of %d has waited %.0f s for the other ranks: %s. All of "
-                    "them have to "
-                    "make this call; what one rank reads alone has its own "
-                    "WorkerConfig(rank=0, "
-                    "world_size=1)"
+                    "them have to make this call; what one rank reads alone has its "
+                    "own WorkerConfig(rank=0, world_size=1)"
                 )
                 _log.warning(text, rank, world, waited, what)
             time.sleep(_LOOK)
@@ -138,8 +135,7 @@ class Agreement:
         if source not in members:
             raise ConfigError(
                 f"{what}: rank {source} is not among the ranks of the data-parallel "
-                "group, which "
-                f"are {members}"
+                f"group, which are {members}"
             )
         data = (
             json.dumps(value).encode()

@@ -116,21 +116,18 @@ def global_items(
     if micro is None:
         raise ConfigError(
             f"global_batch_size={whole} is given, and {type(node).__name__} does not "
-            "say how many "
-            "samples a micro batch has; give micro_batch_size too"
+            "say how many samples a micro batch has; give micro_batch_size too"
         )
     if own is not None and whole % own:
         raise ConfigError(
             f"global_batch_size={whole} is given, and {type(node).__name__} was made "
-            "for global "
-            f"batches of {own} samples; give one number to both"
+            f"for global batches of {own} samples; give one number to both"
         )
     items, rest = divmod(whole, micro)
     if rest or not items:
         raise ConfigError(
             f"a global batch of {whole} samples is not a whole number of micro batches "
-            f"of {micro}; "
-            "change one of the two"
+            f"of {micro}; change one of the two"
         )
     return items
 

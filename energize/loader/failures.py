@@ -302,9 +302,8 @@ class ListWriter(LineWriter):
             if failure.kind not in self._unlisted:
                 self._unlisted.add(failure.kind)
                 text = (
-                    "%s: not listed in %s, for it is not one stored sample: a "
-                    "batch "
-                    "or a pack, "
+                    "%s: not listed in %s, for it is not one stored sample: a batch or "
+                    "a pack, "
                 )
                 _log.warning(
                     text + "or of a source without places", failure.text, self._path

@@ -152,7 +152,7 @@ class Feed(Generic[T]):
         while not step.delivers:
             self._discard(step.lanes)
             self.steps.complete(step)
-            step = self.steps.next_step()
+            step = self.steps.next_step(skipped=True)
         return step
 
     def _take(self, step: Step, own: int) -> Any:

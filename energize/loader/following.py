@@ -116,9 +116,8 @@ class Follower:
             if not callable(getattr(policy, method, None)):
                 raise ConfigError(
                     "follow: a policy has observe, state_dict and load_state_dict "
-                    "(see "
-                    f"energize.mixing.MixingPolicy); {type(policy).__name__} has no "
-                    f"{method}"
+                    f"(see energize.mixing.MixingPolicy); {type(policy).__name__} has "
+                    f"no {method}"
                 )
         dataset = loader.dataset
         alone = blends_in(dataset) if blend is None else []
@@ -219,9 +218,8 @@ class Follower:
         if len(values) != len(names):
             raise ConfigError(
                 f"observe: {len(values)} losses are given for {len(names)} samples; "
-                "give one for "
-                "each sample of the batch, before they are averaged, or a mean by "
-                "source"
+                "give one for each sample of the batch, before they are averaged, or "
+                "a mean by source"
             )
         for name, value in zip(names, values, strict=True):
             number = real_number(value)

@@ -515,8 +515,7 @@ class Loader(Generic[T]):
         if self._settings.uneven == "allow":
             raise ConfigError(
                 "a file of weights is told to all ranks at the same steps, and with "
-                "uneven='allow' "
-                "they make different numbers of them; use uneven='pad'"
+                "uneven='allow' they make different numbers of them; use uneven='pad'"
             )
         self._watched = (
             file if isinstance(file, WeightsFile) else WeightsFile(file, every)
@@ -641,9 +640,8 @@ class Loader(Generic[T]):
             if agreement is None:
                 raise ConfigError(
                     f"report(all_ranks=True): the {ranks.world_size} ranks have no "
-                    "process group "
-                    "to sum over. Initialise torch.distributed, or ask each rank for "
-                    "its report"
+                    "process group to sum over. Initialise torch.distributed, or ask "
+                    "each rank for its report"
                 )
             numbers = agreement.summed(numbers, "the report of a ledger")
             each = agreement.trees(
@@ -748,11 +746,9 @@ class Loader(Generic[T]):
         if name in _OF_DATALOADERS:
             text += (
                 ": nothing of a loader is skipped, sampled or batched anew, for it is "
-                "divided "
-                "among the ranks, and goes on where load_state_dict(state) says. Load "
-                "the state in "
-                "place of skip_first_batches; in the Hugging Face Trainer with "
-                "TrainingArguments(ignore_data_skip=True)"
+                "divided among the ranks, and goes on where load_state_dict(state) "
+                "says. Load the state in place of skip_first_batches; in the Hugging "
+                "Face Trainer with TrainingArguments(ignore_data_skip=True)"
             )
         raise AttributeError(text)
 
@@ -883,8 +879,8 @@ class Loader(Generic[T]):
                 if empty_epochs > 1:
                     raise EmptyDatasetError(
                         f"{label_of(self.dataset)} gave no item in a whole epoch, to "
-                        "any rank. "
-                        "Check the conditions of its filters, or use drop_last=False"
+                        "any rank. Check the conditions of its filters, or use "
+                        "drop_last=False"
                     ) from None
                 self._read_anew(first=rewinds and not feed.steps.continues)
             except BaseException:
@@ -938,8 +934,8 @@ class Loader(Generic[T]):
         if token is not self._iterator or feed is None:
             raise LoaderError(
                 "this iterator has ended: the loader was iterated anew, given a state, "
-                "rewound "
-                "or closed since. A loader has one position and one iterator at a time"
+                "rewound or closed since. A loader has one position and one iterator "
+                "at a time"
             )
         return feed
 
@@ -1057,8 +1053,7 @@ class _Delivery(Iterator[T]):
             if self._failed:
                 raise LoaderError(
                     f"this iterator has ended, by the {self._failed} that it raised; a "
-                    "new loop "
-                    "goes on after the last item delivered"
+                    "new loop goes on after the last item delivered"
                 )
             try:
                 return next(self._items)
@@ -1098,8 +1093,8 @@ class SavableDataLoader(Loader[T]):
             )
             if hasattr(dataset, "dataset"):
                 remedy = (
-                    "It reads a dataset already: iterate it, or give get_loader "
-                    "its `dataset`"
+                    "It reads a dataset already: iterate it, or give get_loader its "
+                    "`dataset`"
                 )
             raise ConfigError(
                 "get_loader delivers an energize Dataset; got "
@@ -1161,16 +1156,14 @@ class SavableDataLoader(Loader[T]):
             elif not mine:
                 raise ConfigError(
                     f"restore_state_global: rank {src_rank} has the state, and this "
-                    "process, rank "
-                    f"{ranks.rank} of {ranks.world_size}, cannot talk with it: "
-                    "torch.distributed "
-                    "is not initialised. Load the state on each rank, without src_rank"
+                    f"process, rank {ranks.rank} of {ranks.world_size}, cannot talk "
+                    "with it: torch.distributed is not initialised. Load the state on "
+                    "each rank, without src_rank"
                 )
         if state is None:
             raise StateError(
                 "restore_state_global: there is no state. Give it on all ranks, or on "
-                "one of them "
-                "and its number as src_rank"
+                "one of them and its number as src_rank"
             )
         self.load_state_dict(state, on_mismatch=on_mismatch)
 

@@ -72,11 +72,10 @@ characters shown."""
 
 _CAUSES = {
     signal.SIGKILL: "Most often the kernel does that when memory runs out (see dmesg): "
-    "fewer "
-    "workers, a smaller prefetch_bytes or smaller batches need less",
+    "fewer workers, a smaller prefetch_bytes or smaller batches need "
+    "less",
     signal.SIGBUS: "Most often memory ran out, or a file that is mapped was cut: use "
-    "fewer "
-    "workers, or a smaller prefetch_bytes",
+    "fewer workers, or a smaller prefetch_bytes",
     signal.SIGSEGV: "Native code crashed, in a decoder for example; num_workers=0 with "
     "`python -X faulthandler` shows where",
 }
@@ -147,8 +146,7 @@ class Member:
                 break
         if size == before:
             return (
-                "  it does not say what it is busy with: it is stopped, or waits "
-                "in "
+                "  it does not say what it is busy with: it is stopped, or waits in "
                 "the kernel"
             )
         return os.pread(file, _STACKS_MOST, before).decode(errors="replace").rstrip()
@@ -271,10 +269,8 @@ class WorkerPool:
                     return
         raise LoaderError(
             "the workers of this loop are gone: the loader was closed meanwhile, or "
-            "this process "
-            "was forked from the one that has them. A new loop goes on after the last "
-            "item "
-            "delivered"
+            "this process was forked from the one that has them. A new loop goes on "
+            "after the last item delivered"
         )
 
     def _exchange(self, seconds: float) -> set[int]:
@@ -313,17 +309,14 @@ class WorkerPool:
             why = (
                 f"sent {error}",
                 "Something writes to file descriptors that are not its own: a function "
-                "that it "
-                "calls, or a process that one has forked",
+                "that it calls, or a process that one has forked",
             )
         except (OSError, MemoryError) as error:
             raise LoaderError(
                 f"a reply of {member.name} cannot be taken over: "
-                f"{type(error).__name__}: {error}. "
-                "Each piece of shared memory that holds a large tensor takes a file "
-                "descriptor; "
-                "raise the limit (ulimit -n), or keep fewer batches at a time "
-                "(prefetch_factor, "
+                f"{type(error).__name__}: {error}. Each piece of shared memory that "
+                "holds a large tensor takes a file descriptor; raise the limit "
+                "(ulimit -n), or keep fewer batches at a time (prefetch_factor, "
                 "prefetch_bytes)"
             ) from error
         # Not above: a forked worker would have this error as the context of all of its
@@ -392,8 +385,8 @@ class WorkerPool:
                 member.process.kill()
                 cause = (
                     "It was stopped, or hangs: look for a file system that does not "
-                    "answer or an "
-                    "encoder that waits for a lock, or give a longer timeout"
+                    "answer or an encoder that waits for a lock, or give a longer "
+                    "timeout"
                 )
                 self._replace(
                     member,
@@ -424,10 +417,8 @@ class WorkerPool:
         if member.ends + 1 == _MOST_ENDS:
             raise (LoaderError if why else WorkerDiedError)(
                 f"{what}. It was the last of {_MOST_ENDS} workers that ended so, one "
-                "after "
-                "another. The loader's state is that after the last delivered item; "
-                "iterating "
-                "again starts new workers"
+                "after another. The loader's state is that after the last delivered "
+                "item; iterating again starts new workers"
             )
         self.replaced += 1
         _log.warning(
@@ -446,8 +437,8 @@ class WorkerPool:
         except (EOFError, OSError) as error:
             raise LoaderError(
                 f"{name} cannot be started: {type(error).__name__}: {error}. Use fewer "
-                "workers, or "
-                "raise the limits on processes, file descriptors (ulimit -n) and memory"
+                "workers, or raise the limits on processes, file descriptors (ulimit "
+                "-n) and memory"
             ) from error
 
     def _start(self, name: str, number: int) -> Member:
@@ -495,12 +486,10 @@ class WorkerPool:
         except Exception as error:  # whatever the classes of the user do
             raise ConfigError(
                 "the dataset cannot be pickled for a worker started by "
-                f"{self._start_method!r}"
-                f": {type(error).__name__}: {error}. Define functions at the top of a "
-                "module "
-                "instead of lambdas or inner functions, open files and connections "
-                "when they are "
-                "first used, or use multiprocessing_context='fork'"
+                f"{self._start_method!r}: {type(error).__name__}: {error}. Define "
+                "functions at the top of a module instead of lambdas or inner "
+                "functions, open files and connections when they are first used, or "
+                "use multiprocessing_context='fork'"
             ) from error
 
 

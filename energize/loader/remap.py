@@ -223,8 +223,7 @@ def _new_places(
     if (mix is not None) != ("slot" in cursor):
         raise StateError(
             "the mix of the saved state stands below packing, a filter or the like, "
-            "and this one "
-            "does not, or the other way round. Start it without the state"
+            "and this one does not, or the other way round. Start it without the state"
         )
     if mix is None or lanes is None:
         return None, part_positions(dataset, counter_field(cursor, "position")), 0
@@ -253,8 +252,7 @@ def _moves(
             since = {name: max(taken + off[name], 0) for name, taken in since.items()}
     raise StateError(
         f"after {items} items no place in this mix is found at which all sources could "
-        "go on: what "
-        "they cost is in the way. Remap a state of another step"
+        "go on: what they cost is in the way. Remap a state of another step"
     )
 
 
@@ -286,9 +284,8 @@ def _check_settled(
     ]:
         raise StateError(
             "the saved state is in the middle of a global batch that was levelled, and "
-            "what it "
-            "holds was settled by the mix as it was; remap a state after a whole "
-            "global batch"
+            "what it holds was settled by the mix as it was; remap a state after a "
+            "whole global batch"
         )
 
 

@@ -140,8 +140,8 @@ class Run(Generic[T]):
             if asked not in (None, place.lanes):
                 raise StateError(
                     f"the saved state is of a run of {place.lanes} lanes, and "
-                    f"lanes={asked} is "
-                    "given; their number is fixed when a run starts. Leave lanes out"
+                    f"lanes={asked} is given; their number is fixed when a run starts. "
+                    "Leave lanes out"
                 )
             for lane, cursor in place.cursors.items():
                 self._open(
@@ -217,11 +217,9 @@ class Run(Generic[T]):
             shown = ", ".join(f"{rank} of {size}" for rank, size, _ in rows)
             raise ConfigError(
                 f"the {len(rows)} processes of the group call themselves rank {shown}, "
-                "so parts "
-                "would be read twice or never. Leave out rank and world_size of the "
-                "WorkerConfig, "
-                "or give data_parallel_group, the group of the ranks that read "
-                "different data"
+                "so parts would be read twice or never. Leave out rank and world_size "
+                "of the WorkerConfig, or give data_parallel_group, the group of the "
+                "ranks that read different data"
             )
         if len({number for *_, number in rows}) > 1:
             told = agreement.trees([config.fingerprint, config.text, said], who)
@@ -285,10 +283,8 @@ class Run(Generic[T]):
             )
             raise ConfigError(
                 f"a global batch of {items} micro batches cannot be shared out evenly "
-                "to "
-                f"{ranks.world_size} ranks; world sizes that can have it: {fitting}. "
-                "Change "
-                "global_batch_size or the batch size"
+                f"to {ranks.world_size} ranks; world sizes that can have it: "
+                f"{fitting}. Change global_batch_size or the batch size"
             )
         return steps
 
@@ -306,8 +302,8 @@ class Run(Generic[T]):
                     )
         raise EmptyDatasetError(
             f"{label_of(self.dataset)} gave no item in the first epoch that could fill "
-            "a step "
-            "where this rank has none. Use fewer ranks, or uneven='drop' or 'allow'"
+            "a step where this rank has none. Use fewer ranks, or uneven='drop' or "
+            "'allow'"
         )
 
     def first_unread_slot(self, place: Any, found: NamedBlend) -> int:
@@ -347,10 +343,9 @@ class Run(Generic[T]):
             if position is None:
                 raise ConfigError(
                     f"the weights of {found.label} cannot change in this run: which of "
-                    "its slots "
-                    f"come next is not known below {type(nodes[depth - 1]).__name__}, "
-                    "which is a "
-                    "stream and has no `taken`. Give it one (see IndexedDataset.taken)"
+                    "its slots come next is not known below "
+                    f"{type(nodes[depth - 1]).__name__}, which is a stream and has no "
+                    "`taken`. Give it one (see IndexedDataset.taken)"
                 )
             reached = max(reached, position)
         return cast("int", slot_after(nodes[depth], found.way[depth:], reached))
@@ -403,10 +398,9 @@ def check_goes_on(dataset: Any, found: NamedBlend) -> None:
     if not getattr(found.blend, "_endless", True):
         raise ConfigError(
             f"{found.label} ends (by stop={found.blend.stop!r} or max_epochs), and "
-            "where its "
-            "epochs end goes by its weights: they can change only in one that never "
-            "ends. Use "
-            "stop='restart' without max_epochs, and cut loops with virtual_epoch_length"
+            "where its epochs end goes by its weights: they can change only in one "
+            "that never ends. Use stop='restart' without max_epochs, and cut loops "
+            "with virtual_epoch_length"
         )
     for number in found.way:
         if isinstance(dataset, LimitDataset) or (
@@ -414,10 +408,9 @@ def check_goes_on(dataset: Any, found: NamedBlend) -> None:
         ):
             raise ConfigError(
                 f"the weights of {found.label} cannot change in this run: epochs above "
-                "it read its "
-                "first slots again (LimitDataset, RepeatDataset, ConcatDataset), so "
-                "none is the "
-                "next one; blend what is limited, repeated or concatenated instead"
+                "it read its first slots again (LimitDataset, RepeatDataset, "
+                "ConcatDataset), so none is the next one; blend what is limited, "
+                "repeated or concatenated instead"
             )
         dataset = dataset.inputs[number]
 
@@ -434,8 +427,7 @@ def check_same_change(agreement: Agreement, step: int, said: str) -> None:
         shown = "\n".join(f"  ranks {who}: {each}" for (each, _), who in groups.items())
         raise LoaderError(
             "set_weights: all ranks call it after the same number of steps and say "
-            "the same; "
-            f"nothing was changed. They said\n{shown}"
+            f"the same; nothing was changed. They said\n{shown}"
         )
 
 
@@ -474,6 +466,5 @@ def _apart(told: Sequence[Any], *, loaded: bool) -> EnergizeError:
         )
     return ConfigError(
         "the ranks do not read the same run. Give all of them the same dataset, state "
-        "and "
-        f"arguments:\n  {shown}"
+        f"and arguments:\n  {shown}"
     )

@@ -164,9 +164,8 @@ def configured(
     if carried.seed_offset != config.seed_offset:
         raise ConfigError(
             f"the loader's worker config has seed_offset {config.seed_offset}, the "
-            "dataset was "
-            f"built with seed_offset {carried.seed_offset}: they name different "
-            "orders. Build the "
-            "dataset with the loader's worker config, or use one seed_offset for both"
+            f"dataset was built with seed_offset {carried.seed_offset}: they name "
+            "different orders. Build the dataset with the loader's worker config, or "
+            "use one seed_offset for both"
         )
     return dataset, config

@@ -156,8 +156,7 @@ def checked_state(saved: object) -> State:
     if not isinstance(saved, Mapping):
         raise StateError(
             "a loader's state is the dict that state_dict() returned, which "
-            "torch.load(file) "
-            f"gives back; got {type(saved).__name__}"
+            f"torch.load(file) gives back; got {type(saved).__name__}"
         )
     version = saved.get("version")
     if type(version) is not int or version != VERSION:
@@ -227,8 +226,7 @@ def unpacked_state(dataset: Dataset[Any], saved: object) -> State:
     if Edits.loaded(cursor) != NOT_EDITED:
         raise StateError(
             "the saved state is of a run whose weights were changed while it went on, "
-            "or whose mix "
-            "was edited; a loader of get_loader goes on from it"
+            "or whose mix was edited; a loader of get_loader goes on from it"
         )
     check_place(dataset, cursor)
     return cursor
@@ -328,8 +326,8 @@ def _refuse(found: list[str], *, strict: bool | None) -> None:
     more = len(found) - _SHOWN
     text = (
         "the saved state belongs to another dataset, and positions in that one mean "
-        "nothing in "
-        f"this one:\n{shown}{f'{chr(10)}  and {more} more' if more > 0 else ''}"
+        "nothing in this one:\n"
+        f"{shown}{f'{chr(10)}  and {more} more' if more > 0 else ''}"
     )
     if strict is not False:
         more_ways = (
@@ -451,8 +449,8 @@ def _loops_that_differ(dataset: Dataset[Any], details: State) -> list[str]:
         return []
     return [
         f"a loop was {_loop(before)}, is {_loop(now)} (EpochizeDataset, "
-        "virtual_epoch_length): "
-        "the lanes of a stream whose passes end are read in another order then"
+        "virtual_epoch_length): the lanes of a stream whose passes end are read in "
+        "another order then"
     ]
 
 
@@ -471,8 +469,8 @@ def _warn_of_details(before: State, now: State) -> None:
     lines += _functions_without("new", now["functions"], old)
     if lines:
         text = (
-            "the saved state fits, though not all is as it was; no sample depends "
-            "on it:\n%s"
+            "the saved state fits, though not all is as it was; no sample depends on "
+            "it:\n%s"
         )
         _warn(text, "\n".join(f"  {line}" for line in lines))
 

@@ -89,8 +89,13 @@ class StepPlan(ABC):
         """
 
     @abstractmethod
-    def next_step(self) -> Step:
-        """Return the next step; raise `StopIteration` at the end of the loop."""
+    def next_step(self, *, skipped: bool = False) -> Step:
+        """Return the next step; raise `StopIteration` at the end of the loop.
+
+        Args:
+            skipped: Whether this rank delivered nothing in the step before. It then
+                looks for a step with an item, past the offset at which a loop ends.
+        """
 
     @abstractmethod
     def complete(self, step: Step) -> None:
@@ -157,7 +162,7 @@ class IndexedSteps(StepPlan):
             self._step = 0 if anew else self._step % self._loop
         return self.plan.steps == INFINITE if anew else not self.loop_ended
 
-    def next_step(self) -> Step:
+    def next_step(self, *, skipped: bool = False) -> Step:
         done = self._done
         loop = self._loop
         if done >= self.plan.steps or (loop is not None and self._step >= loop):
@@ -326,8 +331,8 @@ class StreamSteps(StepPlan):
             return self._stop == INFINITE and not self._ended
         return not self.loop_ended
 
-    def next_step(self) -> Step:
-        if self._ended or self._at_offset:
+    def next_step(self, *, skipped: bool = False) -> Step:
+        if self._ended or (self._at_offset and not skipped):
             raise StopIteration
         if self._loop is not None and self._step >= self._loop:
             raise StopIteration

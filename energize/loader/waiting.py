@@ -56,8 +56,7 @@ class Waiting:
             )
         return (
             f"waited for data for {100 * waited / passed:.0f} % of the last "
-            f"{passed:.0f} s, "
-            f"in which {items / passed:,.3g} items came each second: {cause}. "
-            "`energize profile "
-            "MIX` measures which stage limits it, and how many workers to use"
+            f"{passed:.0f} s, in which {items / passed:,.3g} items came each second: "
+            f"{cause}. `energize profile MIX` measures which stage limits it, and how "
+            "many workers to use"
         )

@@ -164,10 +164,9 @@ def _rebuilt_task(channel: Channel) -> Task:
     except Exception as error:  # a class that is not there in this process, for example
         wrong = LoaderError(
             f"the dataset cannot be rebuilt in a worker: {type(error).__name__}: "
-            f"{error}. Define "
-            "what it is made of in modules that can be imported, not in the script "
-            "itself or in an "
-            "interactive session, or use multiprocessing_context='fork'"
+            f"{error}. Define what it is made of in modules that can be imported, not "
+            "in the script itself or in an interactive session, or use "
+            "multiprocessing_context='fork'"
         )
         wrong.__cause__ = error
         channel.send(dumps(Reply(0, None, error=ShippedError.of(wrong)), Regions()))
@@ -180,13 +179,10 @@ def _packed(reply: Reply, regions: Regions) -> memoryview:
     except Exception as error:  # pickling runs the code of the user's classes
         unsendable = LoaderError(
             "items cannot be sent from a worker to the trainer: "
-            f"{type(error).__name__}: {error}. "
-            "Items travel by pickle, and tensors and arrays above 512 KiB through "
-            "shared memory. "
-            "If an item cannot be pickled (a lambda, an open file), leave that part "
-            "out in the "
-            "encoder, or use num_workers=0; if memory is full, use fewer workers, or a "
-            "smaller "
+            f"{type(error).__name__}: {error}. Items travel by pickle, and tensors and "
+            "arrays above 512 KiB through shared memory. If an item cannot be pickled "
+            "(a lambda, an open file), leave that part out in the encoder, or use "
+            "num_workers=0; if memory is full, use fewer workers, or a smaller "
             "prefetch_factor or prefetch_bytes"
         )
         unsendable.__cause__ = error

@@ -137,8 +137,7 @@ def get_train_dataset(  # noqa: PLR0913
     if builds_itself and levelled is not None:
         raise ConfigError(
             f"{type(request.encoder).__name__} builds its dataset itself, so level has "
-            "no "
-            "batches to make"
+            "no batches to make"
         )
     builder = Builder(
         encoder_chooser(None if builds_itself else request.encoder),

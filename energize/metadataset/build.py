@@ -61,8 +61,7 @@ Encoders: TypeAlias = Encoder[T_batch] | Mapping[type[Any], Encoder[T_batch]]
 
 _BY_QUOTA = (
     "says in which order a dataset is read, but here a quota does: each pass over it "
-    "is in a "
-    "random order of its own"
+    "is in a random order of its own"
 )
 
 
@@ -84,9 +83,7 @@ def encoder_chooser(encoders: Any) -> Callable[[Leaf], Encoder[Any]]:
         if sample_class not in by_type:
             raise ConfigError(
                 f"{leaf.path} has samples of type {sample_class.__name__}, for which "
-                "there is "
-                "no task "
-                "encoder; those given are for "
+                "there is no task encoder; those given are for "
                 f"{', '.join(name.__name__ for name in by_type)}"
             )
         return by_type[sample_class]
@@ -264,8 +261,7 @@ class Builder:
             raise ConfigError(
                 f"{location}: repeat=False reads once what is there, and a blend of "
                 f"{len(leaves_of(node))} weighted parts never ends; leave repeat out, "
-                "or cut "
-                "epochs with virtual_epoch_length"
+                "or cut epochs with virtual_epoch_length"
             )
         if virtual_epoch_length:
             batches = EpochizeDataset(batches, virtual_epoch_length)
@@ -353,8 +349,8 @@ class Builder:
             with place_noted(node.location):
                 raise ConfigError(
                     "level chooses among all samples of a global batch, and so does "
-                    "composition: "
-                    "have one of them, and one task encoder for all samples"
+                    "composition: have one of them, and one task encoder for all "
+                    "samples"
                 )
 
     def _batched(self, samples: Dataset[Any], encoder: Encoder[Any]) -> Dataset[Any]:
@@ -390,9 +386,8 @@ class Builder:
         if self.batching.packing_buffer_size is not None or len(encoders) > 1:
             raise ConfigError(
                 "packing says how samples are packed, and so does "
-                "packing_buffer_size; or "
-                f"there are {len(encoders)} task encoders, and packing needs "
-                "one for all"
+                f"packing_buffer_size; or there are {len(encoders)} task encoders, and "
+                "packing needs one for all"
             )
         encoder = PackingEncoder(encoders[0], packing.packer, *packing.joined)
         batching = replace(self.batching, packing_buffer_size=packing.buffer_size)
@@ -411,8 +406,8 @@ class Builder:
             with place_noted(node.location):
                 raise ConfigError(
                     "quotas and composition count samples, and the entries of this "
-                    "blend go "
-                    "through several task encoders; mix their batches by weight"
+                    "blend go through several task encoders; mix their batches by "
+                    "weight"
                 )
         stop = node.options.get("stop", "restart")
         endless = isinstance(node, Blend) and stop == "restart"
@@ -435,8 +430,8 @@ class Builder:
             if batching.batch_size is None or batching.packing_buffer_size is not None:
                 raise ConfigError(
                     "composition says of which samples a batch is made, so there is a "
-                    "batch_size, "
-                    "and no packing_buffer_size, which leaves that to the packer"
+                    "batch_size, and no packing_buffer_size, which leaves that to the "
+                    "packer"
                 )
             drop_last = composition.drop_last
             batches: Dataset[Any] = ComposedDataset(
@@ -471,8 +466,7 @@ class Builder:
             with place_noted(node.location):
                 raise ConfigError(
                     "composition says what a global batch is made of, and this blend "
-                    "is a part of "
-                    "another; give it to the outermost one"
+                    "is a part of another; give it to the outermost one"
                 )
         if not isinstance(node, Mix):
             raise TypeError(f"{node.location}: a {type(node).__name__} has no samples")
@@ -496,10 +490,8 @@ class Builder:
             ):
                 raise ConfigError(
                     f"{leaf.path}: aux gives files to cookers of crude samples, and "
-                    "these are "
-                    f"{leaf.sample_class.__name__}s, or {type(encoder).__name__} has "
-                    "no "
-                    "cookers"
+                    f"these are {leaf.sample_class.__name__}s, or "
+                    f"{type(encoder).__name__} has no cookers"
                 )
             loaded = loaded_dataset(
                 leaf,
@@ -551,9 +543,8 @@ def _blended(datasets: Sequence[Dataset[Any]], node: Mix) -> Dataset[Any]:
         if child.max_epochs is not None and not _ends(dataset):
             raise ConfigError(
                 f"max_epochs of entry [{number}] is {child.max_epochs}, and that blend "
-                "never ends, so "
-                "it has no epochs; give max_epochs to the datasets in it, or "
-                "give it a stop"
+                "never ends, so it has no epochs; give max_epochs to the datasets in "
+                "it, or give it a stop"
             )
         entries.append(MixEntry(dataset, child.weight, name=child.entry_name))
     correction = node.max_correction if isinstance(node, Blend) else None
@@ -590,8 +581,7 @@ def _shuffled(node: Mix) -> bool:
     if len(stored) > 1:
         raise ConfigError(
             "some datasets of this blend have shuffle_over_epochs_multiplier: null and "
-            "others do "
-            "not; a blend by quotas shuffles all of them or none"
+            "others do not; a blend by quotas shuffles all of them or none"
         )
     return not stored.pop()
 

@@ -36,8 +36,8 @@ from energize.metadataset.models import (
 )
 
 STAGE_FILE = (
-    "a file of stages is no metadataset; it is read by "
-    "get_staged_train_dataset and read_stages"
+    "a file of stages is no metadataset; it is read by get_staged_train_dataset and "
+    "read_stages"
 )
 
 _OLDER = {

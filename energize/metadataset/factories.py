@@ -36,8 +36,7 @@ from energize.task.pipeline import (
 
 _NOT_SINGLE = (
     "get_datasets tells weights, or repetitions, of single datasets, and this mix has "
-    "{} beside "
-    "them; get_train_dataset reads it"
+    "{} beside them; get_train_dataset reads it"
 )
 
 

@@ -148,10 +148,8 @@ def _check_unique(name: str, location: str, locations: Mapping[str, str]) -> Non
     """Raise `MetadatasetError` if another entry has the name."""
     if name in locations:
         raise MetadatasetError(
-            f"{locations[name]} and {location}: both are named {name!r}. "
-            "Names are "
-            "unique "
-            "within a mix: give one another name, or the file that has it"
+            f"{locations[name]} and {location}: both are named {name!r}. Names are "
+            "unique within a mix: give one another name, or the file that has it"
         )
 
 
@@ -218,8 +216,7 @@ def leaves_with_weights(
     if isinstance(node, Stages):
         raise ConfigError(
             f"{node.location}: each stage has shares of its own; ask for those of one, "
-            "which is "
-            "plan.at(step).dataset of this node"
+            "which is plan.at(step).dataset of this node"
         )
     merged = _merged(shares_below(Share(node), lambda _: True, step))
     return [(cast("Leaf", part.node), part.share) for part in merged]
@@ -346,10 +343,8 @@ def _size(node: MixNode) -> int:
         return sum(_counts(node))
     raise ConfigError(
         f"{node.location}: how many samples this weighted blend gives to an epoch is "
-        "not known "
-        "from its file, so there are no shares; build the dataset and count with "
-        "`consumed`, "
-        "or give proportions in the blend around it"
+        "not known from its file, so there are no shares; build the dataset and count "
+        "with `consumed`, or give proportions in the blend around it"
     )
 
 

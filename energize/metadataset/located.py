@@ -263,8 +263,7 @@ def expanded(text: str, environment: Mapping[str, str] = os.environ) -> str:
         if not has_default and name not in environment:
             raise ConfigError(
                 f"{short(text)} needs the environment variable {name}, which is not "
-                "set; set it, "
-                f"or give a default: ${{{name}:-...}}"
+                f"set; set it, or give a default: ${{{name}:-...}}"
             )
         return environment.get(name) or default
 

@@ -388,8 +388,7 @@ class PropertyKeys(WeighedKeys):
             if self.weights is not None or self.other is not None:
                 raise ConfigError(
                     "'weights' and 'other' belong to a property, and no 'by' says "
-                    "which; the share "
-                    "of an entry in its blend is 'weight'"
+                    "which; the share of an entry in its blend is 'weight'"
                 )
         elif self.by.startswith("subflavor."):
             raise ConfigError(
@@ -458,8 +457,7 @@ class JoinKeys(ReadKeys, PropertyKeys):
         if self.entries[0][1].nonmatch != "error":
             raise ConfigError(
                 "join: nonmatch of the first dataset says nothing, as its samples are "
-                "looked up in "
-                "the others; give it to these"
+                "looked up in the others; give it to these"
             )
         return self
 
@@ -572,9 +570,8 @@ class BlendKeys(ListKeys, PropertyKeys, BlendSettings):
         if self.by_quotas or weighed:
             key = weighed[0] if weighed else self._keys_of(_QUOTAS)[0]
             raise ConfigError(
-                f"the samples of all entries are weighed by {short(self.by)}, so "
-                f"{key} says "
-                "nothing; remove it, or give 'by' to the entries"
+                f"the samples of all entries are weighed by {short(self.by)}, so {key} "
+                "says nothing; remove it, or give 'by' to the entries"
             )
 
     def _check_weights(self, *, every: bool) -> None:

@@ -375,10 +375,8 @@ class Join(Leaf, JoinKeys):
             return joiner
         if not issubclass(joiner, Sample):
             raise MetadatasetError(
-                f"{self.location}: the joiner {joiner.__name__} is no type of "
-                "samples: it "
-                "extends "
-                "energize.Sample, or is a function"
+                f"{self.location}: the joiner {joiner.__name__} is no type of samples: "
+                "it extends energize.Sample, or is a function"
             )
         return joiner.from_joined
 
@@ -401,9 +399,8 @@ class Join(Leaf, JoinKeys):
         if value is None:
             hint = nearest(name, list(vars(sys.modules[joiner.module])))
         raise MetadatasetError(
-            f"{subject} {short(name)} of the module {short(joiner.module)}, which "
-            f"has no {noun} "
-            f"of that name{hint}"
+            f"{subject} {short(name)} of the module {short(joiner.module)}, which has "
+            f"no {noun} of that name{hint}"
         )
 
     def whole_source(self, seed: int, *, checksums: bool) -> JoinedSource:
@@ -598,12 +595,10 @@ def user_factory(config: SampleConfig) -> type[Any]:
         return factory
     raise DatasetError(
         f"{subject} {short(config.sample_class)} of the module "
-        f"{short(config.sample_module)}, "
-        f"which {'has no such name' if factory is None else 'is no factory there'}; "
-        "a factory is "
-        "a class that extends DefaultDecoderWebdatasetFactory or "
-        "BaseWebdatasetFactory. A type "
-        "of samples stands in sample_type"
+        f"{short(config.sample_module)}, which "
+        f"{'has no such name' if factory is None else 'is no factory there'}; a "
+        "factory is a class that extends DefaultDecoderWebdatasetFactory or "
+        "BaseWebdatasetFactory. A type of samples stands in sample_type"
     )
 
 
@@ -624,8 +619,7 @@ def factory_sample_class(config: SampleConfig) -> type[Any]:
     if isinstance(sample_type, type):
         return sample_type
     raise DatasetError(
-        f"the factory {factory.__name__} has no __sample_type__: set it to the "
-        "type of "
+        f"the factory {factory.__name__} has no __sample_type__: set it to the type of "
         "samples that it makes"
     )
 
@@ -646,9 +640,7 @@ def imported_object(subject: str, module: str, name: str, remedy: str = "") -> A
         return vars(sys.modules[module]).get(name)
     raise UntrustedCodeError(
         f"{subject} {short(name)} of the module {short(module)}, which this program "
-        "has "
-        "not "
-        "imported. Nothing is imported because a file asks for it: if you trust that "
-        "module, write "
-        f"`import {module}` in your program before this{remedy}"
+        "has not imported. Nothing is imported because a file asks for it: if you "
+        f"trust that module, write `import {module}` in your program before "
+        f"this{remedy}"
     )

@@ -73,9 +73,8 @@ def _leaves_of(node: MixNode | Stages, keys: PropertyKeys, by: str) -> list[Leaf
     if not leaves or len(leaves) < len(nodes):
         raise ColumnError(
             f"the samples of all folders here are weighed by {short(by)}, and they are "
-            "mixed by "
-            "something else already; give 'by' to the single folders, or to a blend of "
-            "folders"
+            "mixed by something else already; give 'by' to the single folders, or to "
+            "a blend of folders"
         )
     return leaves
 
@@ -169,7 +168,6 @@ def _subflavor(leaf: Leaf, name: str, values: Sequence[str]) -> str:
         return OTHERS
     actual = short(value) if name in labels else "none" + nearest(name, list(labels))
     raise ColumnError(
-        f"{leaf.path} has {actual} as the subflavor {short(name)}, and weights "
-        "are given for "
-        f"{', '.join(values)}; give it one, or `other` for all that have none"
+        f"{leaf.path} has {actual} as the subflavor {short(name)}, and weights are "
+        f"given for {', '.join(values)}; give it one, or `other` for all that have none"
     )

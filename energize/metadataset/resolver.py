@@ -256,13 +256,10 @@ def as_mix(path: Any, split_part: str) -> Any:
         head = {"__module__": ENERGIZE, "__class__": "MetadatasetV2"}
         return {**head, "splits": {split_part: {"blend": entries}}}
     raise ConfigError(
-        "expected the path of a folder or a metadataset; got a "
-        f"{type(path).__name__}. Of a "
-        "dataset, IterableSource(...) say, BatchDataset(dataset, 32, "
-        "generic_batch) makes "
-        "batches, or "
-        "encoder.build_batch(encoder.build_encode_sample(dataset), "
-        "batch_size=32)"
+        f"expected the path of a folder or a metadataset; got a {type(path).__name__}. "
+        "Of a dataset, IterableSource(...) say, BatchDataset(dataset, 32, "
+        "generic_batch) makes batches, or "
+        "encoder.build_batch(encoder.build_encode_sample(dataset), batch_size=32)"
     )
 
 

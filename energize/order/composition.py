@@ -186,8 +186,7 @@ class BatchComposition:
         if global_batch_size % batch_size:
             raise ConfigError(
                 f"a global batch of {global_batch_size} samples cannot be divided into "
-                "device "
-                f"batches of {batch_size}; use a multiple"
+                f"device batches of {batch_size}; use a multiple"
             )
         self.asked = asked
         self.method = method
@@ -267,8 +266,7 @@ class BatchComposition:
         if total < whole and (drop_last or self.method == "stratified"):
             raise ConfigError(
                 f"the {total} samples of an epoch cannot fill one global batch of "
-                f"{whole}; use one "
-                f"of at most {total}, or larger quotas"
+                f"{whole}; use one of at most {total}, or larger quotas"
             )
         samples = total - total % whole if drop_last else total
         if samples == total:
@@ -290,10 +288,9 @@ class BatchComposition:
         if self.asked[least] < batch:
             raise ConfigError(
                 f"{self.label(least)} gives {self.asked[least]} samples to an epoch "
-                "and cannot "
-                f"fill one batch of {batch}, which {self.method!r} makes of one "
-                "stream; leave it "
-                f"out, or use batches of at most {self.asked[least]}"
+                f"and cannot fill one batch of {batch}, which {self.method!r} makes of "
+                "one stream; leave it out, or use batches of at most "
+                f"{self.asked[least]}"
             )
         most = self.asked // batch
         if self.method == "per_stream":
@@ -309,10 +306,9 @@ class BatchComposition:
             none = int(units.argmin())
             raise ConfigError(
                 f"{self.label(none)} fills {most[none]} of {most.sum()} device "
-                "batches, and of the "
-                f"{wanted} that can be shared out evenly among {self.devices} devices "
-                "it gets "
-                "none; use a smaller batch_size, or a larger quota"
+                f"batches, and of the {wanted} that can be shared out evenly among "
+                f"{self.devices} devices it gets none; use a smaller batch_size, or a "
+                "larger quota"
             )
         return batch, units
 

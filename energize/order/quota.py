@@ -91,8 +91,7 @@ def epoch_size_in_samples(value: int | str) -> int:
     samples = _counted(value)
     if samples is None or not 1 <= samples < _MOST_SAMPLES:
         raise ConfigError(
-            "epoch_size counts samples: 1 to 2**62, or a text like '10k', '64M'; "
-            "got "
+            "epoch_size counts samples: 1 to 2**62, or a text like '10k', '64M'; got "
             f"{value!r}"
         )
     return samples
@@ -106,8 +105,7 @@ def _chosen(value: object) -> int:
     if samples is None or samples < 0:
         raise WeightError(
             "choose counts samples, as '10k' or a whole number, 0 or more; got "
-            f"{value!r}. For a "
-            "part of a stream use repeat"
+            f"{value!r}. For a part of a stream use repeat"
         )
     return samples
 

@@ -150,8 +150,7 @@ class WeightedScheme(ABC):
         if slots.ndim != 1 or first < 0 or last >= FARTHEST:
             raise ConfigError(
                 "locate(ks): slots are whole numbers from 0 to 2**62 - 1 in an array "
-                "of one "
-                f"dimension, for one slot [k]; got {reprlib.repr(ks)}"
+                f"of one dimension, for one slot [k]; got {reprlib.repr(ks)}"
             )
         slots = slots.astype(np.int64, copy=False)
         if last < self._segments[0].end:  # as in most mixes

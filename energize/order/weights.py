@@ -197,16 +197,14 @@ class WeightScheduler:
         ):
             raise ConfigError(
                 "WeightScheduler: schedule is a list of WeightSchedulePoint(step, "
-                "weights), one at "
-                f"least; got {self.schedule!r}"
+                f"weights), one at least; got {self.schedule!r}"
             )
         object.__setattr__(self, "schedule", points)
         for point in points:
             if difference := names_apart(self.dataset_names, point.weights):
                 raise WeightError(
                     f"WeightScheduler: the point at step {point.step} does not name "
-                    "the sources of "
-                    f"the first one: {difference}"
+                    f"the sources of the first one: {difference}"
                 )
         with raised_as("WeightScheduler", "Schedule"):
             [first, *_] = self.schedules().values()
@@ -436,8 +434,8 @@ def _check_range(floors: Sequence[Fraction], caps: Sequence[Fraction]) -> None:
     if sum(floors) > 1 + _ROUNDED or sum(caps) < 1 - _ROUNDED:
         raise ConfigError(
             f"min_share: the floors of the {len(floors)} datasets sum to "
-            f"{float(sum(floors)):g}, "
-            f"their caps (max_share) to {float(sum(caps)):g}; shares sum to 1"
+            f"{float(sum(floors)):g}, their caps (max_share) to {float(sum(caps)):g}; "
+            "shares sum to 1"
         )
 
 
@@ -727,8 +725,7 @@ class Era:
         if not drawn.all():
             raise WeightError(
                 f"all {len(self.weights)} weights are 0 at slot "
-                f"{int(slots[int(drawn.argmin())])}: "
-                "nothing could be drawn there"
+                f"{int(slots[int(drawn.argmin())])}: nothing could be drawn there"
             )
 
 

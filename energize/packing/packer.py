@@ -79,8 +79,7 @@ def _checked_lengths(
     if rows.ndim != 2 or rows.shape[1] != len(capacities):
         raise ConfigError(
             f"{owner}: lengths of shape {given.shape} do not go with {len(capacities)} "
-            "capacities; "
-            "give as many for each sample"
+            "capacities; give as many for each sample"
         )
     wrong = np.argwhere((rows < 0) | (rows > capacities))
     for sample, column in wrong[:1].tolist():
@@ -496,8 +495,7 @@ class Packer:
         if self.too_long == "error":
             raise SampleError(
                 f"Packer: {what}; cut it in the hook before, raise the capacity, or "
-                "leave such "
-                "samples out with too_long='skip'"
+                "leave such samples out with too_long='skip'"
             )
         text = (
             f"{len(long)} of {len(samples)} samples are too long and left out "

@@ -283,8 +283,8 @@ class Columns:
             if (count := len(made.categories or ())) > MOST_WORDS:
                 raise PrepareError(
                     f"column {name!r}: it has {count} different words, and a property "
-                    "has at "
-                    f"most {MOST_WORDS}; measure something that samples have in common"
+                    f"has at most {MOST_WORDS}; measure something that samples have in "
+                    "common"
                 )
             return made
         filled = np.array(0 if default is None else _default_number(name, default))
@@ -408,8 +408,7 @@ def _checked(value: Any) -> Value:
         return float(number)
     raise PrepareError(
         "a column has finite numbers of at most 64 bits, or words of at most "
-        f"{_LONGEST_WORD} "
-        f"letters; got {type(value).__name__} {str(value)[:80]!r}"
+        f"{_LONGEST_WORD} letters; got {type(value).__name__} {str(value)[:80]!r}"
     )
 
 

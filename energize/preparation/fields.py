@@ -107,12 +107,10 @@ class FirstLook:
                 if named:
                     raise PrepareError(
                         f"field map: {field!r} would hold the names of parts that "
-                        f"{source!r} has, "
-                        f"such as {named[0]!r}, and not the parts; make it "
-                        "CrudeWebdataset, and "
-                        "put the parts in by a cooker, or a sample_loader (or, for the "
-                        "names, say "
-                        f"--field-map {field}={source})"
+                        f"{source!r} has, such as {named[0]!r}, and not the parts; "
+                        "make it CrudeWebdataset, and put the parts in by a cooker, "
+                        "or a sample_loader (or, for the names, say --field-map "
+                        f"{field}={source})"
                     )
 
 
@@ -140,8 +138,8 @@ def check_choice(sample_type: str | None, field_map: Mapping[str, str] | None) -
     if sample_type not in SAMPLE_TYPE_NAMES:
         raise ConfigError(
             f"sample type {sample_type!r} is not "
-            f"known{nearest(sample_type, SAMPLE_TYPE_NAMES)}; "
-            f"known are {', '.join(SAMPLE_TYPE_NAMES)}"
+            f"known{nearest(sample_type, SAMPLE_TYPE_NAMES)}; known are "
+            f"{', '.join(SAMPLE_TYPE_NAMES)}"
         )
     if field_map is not None:
         check_field_map(SAMPLE_TYPES[sample_type], field_map)
@@ -185,8 +183,7 @@ def choose_config(
             )
             raise PrepareError(
                 f"nothing says which part holds the {name!r} of a {called}; give a "
-                "field map "
-                f"(--field-map). {found}{keys}"
+                f"field map (--field-map). {found}{keys}"
             )
     return SampleConfig(module_of(called), called, chosen)
 

@@ -275,8 +275,8 @@ def _check_whole(tasks: int | None, *, whole: bool) -> None:
     """Raise `ConfigError` for tasks, if an option needs all shards at once."""
     if tasks is not None and whole:
         raise ConfigError(
-            "tar_index_only and fix_duplicates take all shards at once: leave "
-            "tasks (--tasks) out"
+            "tar_index_only and fix_duplicates take all shards at once: leave tasks "
+            "(--tasks) out"
         )
 
 
@@ -380,8 +380,7 @@ def stage_texts(
 def _check_new(root: Path, overwrite: bool) -> None:
     if nv_meta.is_prepared(root) and not overwrite:
         raise PrepareError(
-            f"{root} is prepared already; give overwrite=True (--force-overwrite) "
-            "for "
+            f"{root} is prepared already; give overwrite=True (--force-overwrite) for "
             "it anew"
         )
 
@@ -480,8 +479,8 @@ def _oddities(
         shard, _, name = others[0]
         notes.append(
             f"{sum(count for _, count, _ in others)} files belong to no sample, as "
-            "their names "
-            f"have no part after a dot: {name!r:.200} in {shard.name} for example"
+            f"their names have no part after a dot: {name!r:.200} in {shard.name} for "
+            "example"
         )
     few = max(1, report.samples // 10)
     lacking = {
@@ -497,8 +496,7 @@ def _oddities(
     if named:
         notes.append(
             f"of {report.samples} samples {', '.join(named[:3])}, and all others have "
-            "it: if that "
-            "is not meant, files are missing, or their names are damaged"
+            "it: if that is not meant, files are missing, or their names are damaged"
         )
     return notes
 
@@ -508,10 +506,8 @@ def _end_notes(shards: Sequence[ScannedShard]) -> list[str]:
     cut = [each for each in shards if each.trailing < END_MARK]
     return [
         f"{len(cut)} of {len(shards)} shards end without an end mark, {each.name} for "
-        "example "
-        f"after {each.record.bytes:,} bytes: if copying or writing them was cut off, "
-        "samples are "
-        "missing"
+        f"example after {each.record.bytes:,} bytes: if copying or writing them was "
+        "cut off, samples are missing"
         for each in cut[:1]
     ]
 
@@ -534,9 +530,8 @@ def ratios_of(given: Mapping[str, float] | Sequence[float] | str | None) -> Any:
         numbers = []
     if not 1 <= len(numbers) <= len(_PARTS):
         raise ConfigError(
-            "split ratio: expected up to three numbers for train, val and test such as "
-            "8,1,1, "
-            f"got {given!r}"
+            "split ratio: expected up to three numbers for train, val and test such "
+            f"as 8,1,1, got {given!r}"
         )
     return dict(zip(_PARTS, numbers, strict=False))
 
@@ -604,10 +599,8 @@ def _exact(ratios: Ratios) -> dict[str, Fraction]:
 
 _CUT = (
     "there are too few shards for these ratios, so splits begin and end inside of "
-    "shards. "
-    "Megatron-Energon reads whole shards only, and not this split file: for it, write "
-    "more and "
-    "smaller shards"
+    "shards. Megatron-Energon reads whole shards only, and not this split file: for "
+    "it, write more and smaller shards"
 )
 
 
@@ -678,8 +671,8 @@ def _by_patterns(shards: Sequence[str], patterns: Mapping[str, Sequence[str]]) -
         if not parts[part]:
             raise PrepareError(
                 f"split {part!r}: no shard matches {' or '.join(given)}, regular "
-                "expressions that "
-                f"are compared with names like {shards[0]} from their start"
+                f"expressions that are compared with names like {shards[0]} from their "
+                "start"
             )
     return parts
 

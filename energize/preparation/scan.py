@@ -291,14 +291,12 @@ def check_unique(root: Path, shards: Sequence[ScannedShard]) -> None:
 
 _INSIDE = (
     "In one shard the members of a sample must follow each other: pack shards in which "
-    "a key "
-    "occurs twice again, sorted by name"
+    "a key occurs twice again, sorted by name"
 )
 _ACROSS = (
     "Keys must be unique over all shards: fix_duplicates=True (--fix-duplicates) "
-    "writes the shards "
-    "again, with the members of each in a folder of its own; or leave shards out with "
-    "--exclude"
+    "writes the shards again, with the members of each in a folder of its own; or "
+    "leave shards out with --exclude"
 )
 
 
@@ -373,9 +371,9 @@ def find_shards(
     if wrong:
         told = listed(f"{name}: {why}" for name, why in sorted(wrong.items()))
         raise PrepareError(
-            f"below {path}, these may be, or hold, shards and cannot be "
-            f"read:{told}\nMount the "
-            "disk, repair the link or allow reading; or leave them out with --exclude"
+            f"below {path}, these may be, or hold, shards and cannot be read:{told}\n"
+            "Mount the disk, repair the link or allow reading; or leave them out with "
+            "--exclude"
         )
     _check_names(path, names)
     if not names:
@@ -431,8 +429,7 @@ def glob_notes(
     regex = " ".join(globs).replace(".", r"\.").replace("*", ".*").replace("?", ".")
     return [
         f"{what}: {' '.join(globs)} is read as a regular expression, which matches "
-        f"{len(kept)} "
-        f"shards; as a glob it would match {len(found)}: write {regex}"
+        f"{len(kept)} shards; as a glob it would match {len(found)}: write {regex}"
     ]
 
 

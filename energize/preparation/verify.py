@@ -226,8 +226,8 @@ def check_counts(path: Path) -> None:
         if count > max(room, default=0):
             raise ShardError(
                 f"{tar}: .info.json counts {count} samples, and neither the shard nor "
-                "its index "
-                "has room for so many; copy the folder again, or prepare it again"
+                "its index has room for so many; copy the folder again, or prepare it "
+                "again"
             )
 
 
@@ -273,8 +273,8 @@ def _checksum_faults(
         wrong = np.flatnonzero(now != then)
         yield (
             f"{path}: the checksums of {len(wrong)} of {len(now)} samples are others: "
-            "that of "
-            f"sample {wrong[0]} is {now[wrong[0]]:08x}, and was {then[wrong[0]]:08x}"
+            f"that of sample {wrong[0]} is {now[wrong[0]]:08x}, and was "
+            f"{then[wrong[0]]:08x}"
         )
 
 
@@ -311,9 +311,7 @@ def _column_faults(
         shard, number, before, after = wrong[0]
         yield (
             f"{path}: the column {name!r} says something else of {len(wrong)} of "
-            f"{len(was)} "
-            f"samples than they do, the first of them {path / shard}, sample {number}: "
-            f"{before}, "
-            f"and now {after}; measure it again with: "
+            f"{len(was)} samples than they do, the first of them {path / shard}, "
+            f"sample {number}: {before}, and now {after}; measure it again with: "
             f"{column_command(path, {name: column.measured})}"
         )

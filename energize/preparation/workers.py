@@ -95,8 +95,7 @@ def _results(
     except (BrokenProcessPool, OSError) as reason:
         raise PrepareError(
             f"{told}, for want of memory or files perhaps: {reason}. Use fewer "
-            "processes "
-            "(--num-workers), or see `ulimit -n` and `ulimit -u`"
+            "processes (--num-workers), or see `ulimit -n` and `ulimit -u`"
         ) from reason
     finally:
         if pool is not None:

@@ -78,8 +78,7 @@ def locked(path: Path, *, shared: bool = False) -> Iterator[None]:
                 fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
             except BlockingIOError as reason:
                 raise PrepareError(
-                    f"{path} is being prepared by another process; wait until it "
-                    "is "
+                    f"{path} is being prepared by another process; wait until it is "
                     "done"
                 ) from reason
         yield
@@ -169,8 +168,7 @@ def new_database(
     except sqlite3.Error as reason:
         raise PrepareError(
             f"{final} cannot be written: {reason}. Make room; if it is damaged, write "
-            "it again "
-            "with `energize prepare --tar-index-only --sqlite`"
+            "it again with `energize prepare --tar-index-only --sqlite`"
         ) from reason
 
 
@@ -296,8 +294,7 @@ def _checked_key(sample: object, number: int) -> str:
     if any(each in "./" or not each.isprintable() for each in key):
         raise PrepareError(
             f"sample {number}: the key {key!r} holds a dot, a slash, or what cannot be "
-            "printed; "
-            "write '_' or '-' instead"
+            "printed; write '_' or '-' instead"
         )
     return key
 
@@ -327,9 +324,8 @@ def _encoded(
             parts[name] = encode({name: whole})[name]
         except Exception as reason:
             told = (
-                f"{where}: part {name!r}, {type(value).__name__}, cannot be "
-                "encoded "
-                "by that name"
+                f"{where}: part {name!r}, {type(value).__name__}, cannot be encoded by "
+                "that name"
             )
             raise PrepareError(f"{told}: {reason}. Give bytes") from reason
     if not parts:

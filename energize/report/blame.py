@@ -172,10 +172,9 @@ def _lines(
     else:
         raise NotIndexedError(
             f"which samples step {step:,} of {type(dataset).__name__} was made of is "
-            "known by "
-            "reading only, or from the files that get_loader(losses=FILE) and "
-            "loader.record_losses write: give these as --losses, or read up to it with "
-            "`energize plan MIX --read --at STEP`"
+            "known by reading only, or from the files that get_loader(losses=FILE) "
+            "and loader.record_losses write: give these as --losses, or read up to it "
+            "with `energize plan MIX --read --at STEP`"
         )
 
 

@@ -425,8 +425,7 @@ def checked_steps(
     if (first + count) * samples > _FARTHEST:
         raise ConfigError(
             f"step {first + count:,} of {samples:,} samples each is too far away; "
-            "samples are "
-            f"counted up to {_FARTHEST:,}"
+            f"samples are counted up to {_FARTHEST:,}"
         )
     return first, count
 

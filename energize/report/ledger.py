@@ -95,8 +95,7 @@ class Ledger:
         if self.item_cost is not None and not callable(self.item_cost):
             raise ConfigError(
                 f"Ledger: item_cost is a function of an item; got {self.item_cost!r}. "
-                "The name of "
-                "a column is a cost: Ledger(cost=...)"
+                "The name of a column is a cost: Ledger(cost=...)"
             )
 
 
@@ -467,8 +466,7 @@ def _costs(value: Any) -> Sequence[float]:
     if not all(number is not None and 0 <= number < math.inf for number in numbers):
         raise ConfigError(
             "Ledger(item_cost=...): what an item costs is a number, 0 or more, or one "
-            "for each of "
-            f"its samples; the function returned {str(value)[:80]!r}"
+            f"for each of its samples; the function returned {str(value)[:80]!r}"
         )
     return costs
 
@@ -480,8 +478,7 @@ def _of_samples(losses: Any, samples: int, given: str) -> list[float | None]:
     except (TypeError, ValueError):
         raise ConfigError(
             f"{given}: losses are a tensor or a list of numbers, one for each sample, "
-            "or a dict by "
-            f"source; got {str(losses)[:80]!r}"
+            f"or a dict by source; got {str(losses)[:80]!r}"
         ) from None
     if values.size != samples or not values.ndim:
         one = (
@@ -505,8 +502,8 @@ def _by_row(
         if name not in names:
             raise ConfigError(
                 f"{given}: no source is called "
-                f"{str(name)[:80]!r}{nearest(str(name), names)}; "
-                f"sources are {some(names)}"
+                f"{str(name)[:80]!r}{nearest(str(name), names)}; sources are "
+                f"{some(names)}"
             )
         if value is None:
             raise ConfigError(
@@ -811,8 +808,7 @@ class Telling:
             told = "all of it since then"
             if self.whole:
                 told = (
-                    "costs, loss weights, failures and waiting since then, the "
-                    "rest "
+                    "costs, loss weights, failures and waiting since then, the rest "
                     "all along"
                 )
             yield f"counting began after {self.book.since:,} items of the run: {told}"

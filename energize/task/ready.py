@@ -581,18 +581,18 @@ of transformers, as AutoProcessor.from_pretrained(...) returns it; got \
             )
         if rendered != [text] or not any(start < end for start, end in spans):
             raise ConfigError(
-                "the chat template marks by {% generation %} what the assistant "
-                "says, and nothing was found in it: put the assistant's text "
-                "between {% generation %} and {% endgeneration %}"
+                "the chat template marks by {% generation %} what the assistant says, "
+                "and nothing was found in it: put the assistant's text between {% "
+                "generation %} and {% endgeneration %}"
             )
         answers = [message["role"] == "assistant" for message in messages]
         if learned != answers:
             if len(spans) != sum(answers) or any(map(gt, learned, answers)):
                 raise DataError(
-                    "keys of turns decide what is learned, and the chat template "
-                    "does not mark just the turns of the assistant, each by one {% "
-                    "generation %} block, so which tokens are of these turns is "
-                    "not known"
+                    "keys of turns decide what is learned, and the chat template does "
+                    "not mark just the turns of the assistant, each by one {% "
+                    "generation %} block, so which tokens are of these turns is not "
+                    "known"
                 )
             spans = compress(spans, compress(learned, answers))
         return [(start, end) for start, end in spans]

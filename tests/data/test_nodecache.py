@@ -19,7 +19,7 @@ from itertools import product
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from energize.data import nodecache as module
@@ -77,7 +77,16 @@ STEPS = st.one_of(
 )
 
 
+LOG_GREW_AGAIN = [
+    ("write", 0, ("a", 0, 0)),
+    ("write", 0, ("a", 1, 1)),
+    ("cut", 1, 0),
+    ("write", 0, ("a", 0, 1)),
+]
+
+
 @given(st.lists(STEPS, max_size=15))
+@example(LOG_GREW_AGAIN)
 def test_bytes_come_back_as_they_were_written_or_not_at_all(steps):
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         caches = [NodeCache(folder, LARGE) for _ in range(2)]
