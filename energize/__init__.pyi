@@ -90,6 +90,7 @@ from .order.quota import Quota
 from .order.weights import Schedule
 from .preparation import prepare, write_shards
 from .report import Ledger
+from .task.decode import SampleDecoder
 from .task.encoder import DefaultTaskEncoder, TaskEncoder
 from .task.hooks import (
     Batch,
@@ -101,7 +102,6 @@ from .task.hooks import (
     homogeneous_concat_mix,
     stateless,
 )
-from .task.load import SampleDecoder
 from .task.ready import ImageClassificationTaskEncoder, ProcessorTaskEncoder
 
 __version__: str

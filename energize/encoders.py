@@ -4,6 +4,7 @@ A task encoder turns stored samples into batches for a model. The usual names ar
 in `energize`.
 """
 
+from energize.task.decode import SampleDecoder
 from energize.task.encoder import AugmentTaskEncoder, DefaultTaskEncoder, TaskEncoder
 from energize.task.hooks import (
     Batch,
@@ -19,7 +20,6 @@ from energize.task.hooks import (
     homogeneous_concat_mix,
     stateless,
 )
-from energize.task.load import SampleDecoder
 from energize.task.ready import (
     ImageClassificationBatch,
     ImageClassificationTaskEncoder,

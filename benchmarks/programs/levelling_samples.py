@@ -17,7 +17,7 @@ from skimage import data
 from energize import DefaultTaskEncoder, prepare, write_shards
 from energize.core.samples import TextSample
 from energize.packing import attention_cost
-from energize.task.load import SampleDecoder
+from energize.task.decode import SampleDecoder
 
 __all__ = ["PATCH", "Encoder", "operations_of", "sizes", "stored", "tokens_of"]
 

@@ -83,7 +83,7 @@ def warm(
         advance(min(start + size, steps), steps)
     status()
     asked = sum(stop - start for wanted in spans.values() for start, stop in wanted)
-    if lost := sum(missing(path, files()._stat(path), spans[path]) for path in spans):
+    if lost := sum(missing(path, files().stat(path), spans[path]) for path in spans):
         Console().note(
             f"of {decimal(asked)} that these steps read, {decimal(lost)} are not kept"
         )

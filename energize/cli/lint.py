@@ -39,7 +39,7 @@ from energize.metadataset.nodes import Join, Leaf
 from energize.preparation.tasks import TASKS_FOLDER, check_ended, share
 from energize.preparation.verify import check_counts, check_folder, check_lines
 from energize.preparation.workers import map_in_order
-from energize.task.load import SampleDecoder
+from energize.task.decode import SampleDecoder
 from energize.task.types import type_faults
 
 _AT_ONCE = 32

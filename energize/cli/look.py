@@ -54,7 +54,7 @@ from energize.report import PlannedBatch, PlannedSample, Simulation
 from energize.report.forecast import SourceForecast, indexed, weighed_in
 from energize.report.forecast import plan as planned
 from energize.report.forecast import simulate as simulated
-from energize.task.load import SampleDecoder
+from energize.task.decode import SampleDecoder
 
 # What a folder or a file of a mix holds.
 

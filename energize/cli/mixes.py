@@ -36,8 +36,9 @@ from energize.metadataset.nodes import (
     with_leaves,
 )
 from energize.metadataset.resolver import resolve
+from energize.task.decode import SampleDecoder
 from energize.task.encoder import DefaultTaskEncoder, TaskEncoder
-from energize.task.load import LoadingCode, SampleDecoder, run_file
+from energize.task.load import LoadingCode, run_file
 
 
 def path_argument(help: str, metavar: str | None = None) -> Any:  # noqa: A002 - its name there

@@ -14,7 +14,7 @@ from energize.core.arrays import Int64Array
 from energize.core.costs import ItemCost
 from energize.core.dataset import Dataset
 from energize.core.node import NodeTraits
-from energize.core.stream import LaneReader, Opening, Stream
+from energize.core.stream import LaneReader, LaneStream, Opening
 from energize.datasets.mixed_streams import (
     BeginSlots,
     EpochStart,
@@ -91,7 +91,7 @@ class MultiplexedDataset(Dataset[T_co]):
     indexed = False
     sized = False
 
-    def open_pass(self, opening: Opening) -> Stream[T_co]:
+    def open_pass(self, opening: Opening) -> LaneStream[T_co]:
         begin: BeginSlots = partial(SchemeSlots, self.slots)
         if self.unit is not None:
             scheme = cast("WeightedScheme", self.slots)

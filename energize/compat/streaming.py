@@ -37,7 +37,7 @@ from energize.integrations.torch_data import Place, SharedPlace
 from energize.loader.failures import FailureLog
 from energize.loader.state import packed_state, unpacked_state
 from energize.order.quota import Quota
-from energize.task.load import SampleDecoder
+from energize.task.decode import SampleDecoder
 
 __all__ = [
     "Stream",

@@ -23,10 +23,10 @@ from energize.core.node import LAST_START, NodeTraits, Routes, Span
 from energize.core.rng import derive
 from energize.core.stream import (
     MOST_COUNTED,
+    LaneStream,
     MixStream,
     Opening,
     State,
-    Stream,
     counter_field,
     state_field,
 )
@@ -431,7 +431,7 @@ class ContinuedDataset(IndexedDataset[T_co]):
             )
         return items
 
-    def open_pass(self, opening: Opening) -> Stream[T_co]:
+    def open_pass(self, opening: Opening) -> LaneStream[T_co]:
         inputs = None if opening.state is None else {"inputs": [opening.state]}
         inside = opening._replace(state=inputs)
         return _ContinuedStream(self.route, self.inputs, inside, addressed=True)

@@ -41,10 +41,10 @@ from energize.core.reader import DatasetReader, PositionReader, open_lane
 from energize.core.stream import (
     ContentStream,
     EpochPlan,
+    LaneStream,
     MixStream,
     Opening,
     State,
-    Stream,
     counter_field,
     epoch_end,
     open_input,
@@ -193,7 +193,7 @@ class Dataset(Description, ABC, Generic[T_co]):
         """
         return refs_of(self, origins)
 
-    def open_pass(self, opening: Opening) -> Stream[T_co]:
+    def open_pass(self, opening: Opening) -> LaneStream[T_co]:
         """Open this node as a stream, in one lane; only called if it is not indexed.
 
         Nodes that find their items by reading override it. By default, a node of known
@@ -376,7 +376,7 @@ class IndexedDataset(Dataset[T_co]):
         """
         return self.taken(n) if self.indexed or self.sized else None
 
-    def open_pass(self, opening: Opening) -> Stream[T_co]:
+    def open_pass(self, opening: Opening) -> LaneStream[T_co]:
         if not self.sized:
             return super().open_pass(opening)
         return MixStream(self.route, self.inputs, opening)
@@ -475,7 +475,7 @@ class PassingDataset(IndexedDataset[T_co]):
     def traits(self) -> NodeTraits:
         return NodeTraits(content_only=True)
 
-    def open_pass(self, opening: Opening) -> Stream[T_co]:
+    def open_pass(self, opening: Opening) -> LaneStream[T_co]:
         open_content = partial(open_input, self.inputs[0])
         return ContentStream(self, open_content, opening, draws=self.traits.draws)
 

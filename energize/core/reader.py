@@ -26,9 +26,9 @@ from energize.core.randomness import read_in_window
 from energize.core.stream import (
     WINDOW,
     EpochPlan,
+    LaneStream,
     Opening,
     State,
-    Stream,
     counter_field,
     ended_early,
     open_stream,
@@ -236,7 +236,7 @@ class StreamReader(Reader[T]):
     def __init__(
         self,
         dataset: Node[T],
-        open_stream: Callable[[State | None], Stream[T]],
+        open_stream: Callable[[State | None], LaneStream[T]],
         size: int | None,
         lane: Lane,
         state: State | None,
@@ -419,7 +419,7 @@ def open_lane(
         size = INFINITE
     follows = size is not None
 
-    def open_from(inner: State | None) -> Stream[T]:
+    def open_from(inner: State | None) -> LaneStream[T]:
         return open_stream(dataset, Opening(lane, inner, reading, follows))
 
     return StreamReader(dataset, open_from, size, lane, state)

@@ -212,7 +212,7 @@ class Opening(NamedTuple):
         return counter_field(self.state, name)
 
 
-class Stream(ABC, Generic[T_co]):
+class LaneStream(ABC, Generic[T_co]):
     """A dataset as it is read in one lane, at positions that go up.
 
     Opened as endless it goes on from pass to pass; else it raises `StopIteration` at
@@ -276,7 +276,7 @@ class Stream(ABC, Generic[T_co]):
                 each.close()
 
 
-class IndexedStream(Stream[T]):
+class IndexedStream(LaneStream[T]):
     """An indexed dataset among streams: it has no state of its own."""
 
     def __init__(self, dataset: IndexedNode[T], reading: ReadContext) -> None:
@@ -320,7 +320,7 @@ class IndexedStream(Stream[T]):
         return {}
 
 
-class MixStream(Stream[T]):
+class MixStream(LaneStream[T]):
     """Positions that lead to positions of several inputs, which go on from epoch to
     epoch.
     """
@@ -401,7 +401,7 @@ _CALLS = "calls"
 """How often each function on top of one another was called, the innermost first."""
 
 
-class ContentStream(Stream[T]):
+class ContentStream(LaneStream[T]):
     """What a node makes of each item of a stream; one that is left out is asked for
     once more.
 
@@ -411,7 +411,7 @@ class ContentStream(Stream[T]):
     def __init__(
         self,
         node: Any,
-        open_input: Callable[[Opening], Stream[Any]],
+        open_input: Callable[[Opening], LaneStream[Any]],
         opening: Opening,
         *,
         draws: bool = True,
@@ -491,7 +491,7 @@ def by_keys(taken: Any) -> Callable[[int], str]:
     return lambda _: sample_keys_of(taken)
 
 
-def open_input(node: Node[T], opening: Opening) -> Stream[T]:
+def open_input(node: Node[T], opening: Opening) -> LaneStream[T]:
     """Open an input of a stream, which is asked for items one after another.
 
     Args:
@@ -504,7 +504,7 @@ def open_input(node: Node[T], opening: Opening) -> Stream[T]:
     return LaneReader(node, opening)
 
 
-def open_stream(node: Node[T], opening: Opening) -> Stream[T]:
+def open_stream(node: Node[T], opening: Opening) -> LaneStream[T]:
     """Open a node as a stream, which is asked for the positions of its lane.
 
     Args:
@@ -518,13 +518,13 @@ def open_stream(node: Node[T], opening: Opening) -> Stream[T]:
     return WholeStream(partial(_open_passes, node), opening)
 
 
-def _open_passes(node: Node[T], opening: Opening) -> Stream[T]:
+def _open_passes(node: Node[T], opening: Opening) -> LaneStream[T]:
     if node.sized or not opening.endless or node.traits.content_only:
-        return cast("Stream[T]", node.open_pass(opening))
+        return cast("LaneStream[T]", node.open_pass(opening))
     return PassesStream(node.open_pass, opening, node)
 
 
-class PassesStream(Stream[T]):
+class PassesStream(LaneStream[T]):
     """Pass after pass of a stream whose passes end.
 
     Raises `EmptyDatasetError` naming `dataset` if passes bring nothing.
@@ -532,7 +532,7 @@ class PassesStream(Stream[T]):
 
     def __init__(
         self,
-        open_pass: Callable[[Opening], Stream[T]],
+        open_pass: Callable[[Opening], LaneStream[T]],
         opening: Opening,
         dataset: Node[T],
     ) -> None:
@@ -641,14 +641,14 @@ def lanes_of(dataset: Node[Any]) -> int:
     return 1 << max(most, 1).bit_length() - 1
 
 
-class WholeStream(Stream[T]):
+class WholeStream(LaneStream[T]):
     """The items at the positions asked for of a stream that is read as a whole; others
     are left out. It is opened in a single lane, and counts its items from 0 in every
     pass.
     """
 
     def __init__(
-        self, open_whole: Callable[[Opening], Stream[T]], opening: Opening
+        self, open_whole: Callable[[Opening], LaneStream[T]], opening: Opening
     ) -> None:
         self._input = open_whole(opening.inner._replace(lane=SINGLE_LANE))
         self._next = opening.counter("next")
@@ -739,7 +739,7 @@ class LaneShare:
         return {"pass": self._pass, "round": self._round}
 
 
-class LaneReader(Stream[T]):
+class LaneReader(LaneStream[T]):
     """A lane's share of an input, whatever positions are asked for: for streams that
     read on until they find something.
 
@@ -801,7 +801,7 @@ class LaneReader(Stream[T]):
         return {**self._share.state(), "input": self._input.state()}
 
 
-class ChainStream(Stream[T]):
+class ChainStream(LaneStream[T]):
     """A lane's share of one input after another, each in `passes` passes; one pass of
     the chain.
 
@@ -843,7 +843,7 @@ class ChainStream(Stream[T]):
         return {"current": self._current, "passed": self._passed, "inputs": inputs}
 
 
-class LimitStream(Stream[T]):
+class LimitStream(LaneStream[T]):
     """The first `length` items of a stream, which is read anew in every epoch.
 
     If it is not `sized`, it ends with its only pass, and it is read as a whole.

@@ -189,7 +189,7 @@ class JsonlSource(ShardedSource[dict[str, Any]], FieldSource[dict[str, Any]]):
             for number, text in zip(numbers, self.stored(numbers), strict=True)
         ]
 
-    def _read_shard(
+    def read_shard(
         self, shard: int, numbers: list[int]
     ) -> list[dict[str, Any] | Failed]:
         texts = self.stored(numbers)

@@ -274,14 +274,15 @@ class LooseSource(ShardedSource[dict[str, Any]], FieldSource[dict[str, Any]]):
         label = name.removesuffix("_name")
         if label != name and label in self.labels:
             whole = Column.of(
-                (self._called(label, each) for each in self.rows._values(label)), name
+                (self._called(label, each) for each in self.rows.column_values(label)),
+                name,
             )
         else:
             whole = self.rows.column(name)
         return whole if self.window is None else whole.part(slice(*self.window))
 
     def _key(self, shard: int, number: int) -> str | None:
-        [row] = self.rows._read_shard(shard, [number])
+        [row] = self.rows.read_shard(shard, [number])
         return None if isinstance(row, Failed) else self._key_of(shard, number, row)
 
     def _key_of(self, shard: int, number: int, row: Row) -> str:
@@ -301,10 +302,10 @@ class LooseSource(ShardedSource[dict[str, Any]], FieldSource[dict[str, Any]]):
         )
         return f"{where}, sample {self._key(shard, number)!r}"
 
-    def _read_shard(
+    def read_shard(
         self, shard: int, numbers: list[int]
     ) -> list[dict[str, Any] | Failed]:
-        rows = zip(numbers, self.rows._read_shard(shard, numbers), strict=True)
+        rows = zip(numbers, self.rows.read_shard(shard, numbers), strict=True)
         return [self._sample(shard, number, row) for number, row in rows]
 
     def _sample(

@@ -586,7 +586,7 @@ class MdsSource(ShardedSource[dict[str, Any]]):
     def _where(self, shard: int, number: int) -> str:
         return f"{self._folder}/{self.shards[shard]}, sample {number}"
 
-    def _read_shard(
+    def read_shard(
         self, shard: int, numbers: list[int]
     ) -> list[dict[str, Any] | Failed]:
         entry = self.entries[shard]

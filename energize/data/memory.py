@@ -30,7 +30,7 @@ from energize.core.randomness import (
 )
 from energize.core.records import fields_of, is_record
 from energize.core.rng import derive
-from energize.core.stream import Opening, State, Stream, counter_field, state_field
+from energize.core.stream import LaneStream, Opening, State, counter_field, state_field
 from energize.core.trace import (
     ReadContext,
     Request,
@@ -154,7 +154,7 @@ class SequenceSource(FieldSource[T_co]):
         fields = fields_of(first) if is_record(first) else {}
         return tuple(dict.fromkeys([*self.columns, *fields]))
 
-    def _values(self, name: str) -> Iterable[Any]:
+    def column_values(self, name: str) -> Iterable[Any]:
         return (
             fields_of(sample).get(name)
             for sample in cast("Iterable[Any]", self.samples)
@@ -281,7 +281,7 @@ class HuggingFaceSource(SequenceSource[Row]):
         """Those of the dataset."""
         return tuple(self.rows.column_names)
 
-    def _values(self, name: str) -> Iterable[Any]:
+    def column_values(self, name: str) -> Iterable[Any]:
         """The column alone is read, whatever the format of the dataset."""
         values: Iterable[Any] = self.rows.with_format(None).select_columns([name])[:][
             name
@@ -397,7 +397,7 @@ class IterableSource(Dataset[T_co]):
         """Return where a sample is, for messages."""
         return f"{self.name}, sample {index}"
 
-    def open_pass(self, opening: Opening) -> Stream[T_co]:
+    def open_pass(self, opening: Opening) -> LaneStream[T_co]:
         return _IterableStream(self, opening)
 
     def compared(self) -> tuple[Any, ...]:
@@ -430,7 +430,7 @@ class IterableSource(Dataset[T_co]):
         return dataset  # type: ignore[no-any-return]
 
 
-class _IterableStream(Stream[T]):
+class _IterableStream(LaneStream[T]):
     """Counts the samples read in a pass, and checks that they are the same at each
     reading.
     """

@@ -362,6 +362,8 @@ class _Section(dict[int, tuple[Record, ...]]):
             found = os.fstat(log.fileno())
             if self._log not in (0, found.st_ino) or found.st_size < self._seen:
                 return False
+            if not os.fstat(self._number).st_nlink:
+                return False  # the file was removed, and its log was not
             self._log = found.st_ino
             log.seek(self._seen - len(self._last))
             data = log.readall()

@@ -185,9 +185,9 @@ class RemoteFiles(Files):
         return files, ()
 
     def size(self, path: str) -> int:
-        return self._stat(path).size
+        return self.stat(path).size
 
-    def _stat(self, path: str) -> fetching.Stat:
+    def stat(self, path: str) -> fetching.Stat:
         return self._stats.get(path) or self._stats.setdefault(
             path, fetching.stat(path)
         )
@@ -203,7 +203,7 @@ class RemoteFiles(Files):
     def read_ranges(
         self, path: str, starts: Sequence[int], stops: Sequence[int]
     ) -> Iterator[bytes]:
-        known = self._stat(path)
+        known = self.stat(path)
         for start, stop in zip(starts, stops, strict=True):
             if stop - start > limits.SAMPLE_BYTES:
                 raise ShardError(f"{path}: {limits.over('SAMPLE_BYTES', stop - start)}")
@@ -216,7 +216,7 @@ class RemoteFiles(Files):
         return self._small.get(path, lambda: self.read(path))
 
     def local(self, path: str) -> str:
-        return _copy(path, self._stat(path).tag)
+        return _copy(path, self.stat(path).tag)
 
     def plan(self, path: str, starts: Sequence[int], stops: Sequence[int]) -> None:
         with suppress(OSError):  # told when it is read

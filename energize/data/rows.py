@@ -107,13 +107,13 @@ class FieldSource(Source[T_co]):
         """The keys of the first row."""
         return tuple(next(self._rows(), {}))
 
-    def _values(self, name: str) -> Iterable[Any]:
+    def column_values(self, name: str) -> Iterable[Any]:
         """Return what each row has for a key; None where it has not."""
         return (row.get(name) for row in self._rows())
 
     def _column(self, name: str) -> Column:
         try:
-            return Column.of(self._values(name), name)
+            return Column.of(self.column_values(name), name)
         except ColumnError as reason:
             raise ColumnError(f"{self.name}: {reason}") from None
 
@@ -176,7 +176,7 @@ def parsed_row(text: bytes, where: str) -> Row | Failed:
 class RowFiles(FieldSource[Row], ShardedSource[Row]):
     """Rows of files, one file after another.
 
-    Subclasses give `counts` and `_read_shard`. The identity, and with it every order,
+    Subclasses give `counts` and `read_shard`. The identity, and with it every order,
     depends on the name, the files' names and the number of rows, not on the folder they
     lie in.
     """
@@ -317,7 +317,7 @@ class JsonSource(RowFiles):
             return super()._where(shard, number)
         return f"{self.files[shard]}, line {lines[number, 2]}"
 
-    def _read_shard(self, shard: int, rows: list[int]) -> list[Row | Failed]:
+    def read_shard(self, shard: int, rows: list[int]) -> list[Row | Failed]:
         lines = self._lines[shard]
         places = [self._where(shard, row) for row in rows]
         if isinstance(lines, list):
@@ -416,15 +416,15 @@ class ParquetSource(RowFiles):
     @cached_property
     def column_names(self) -> tuple[str, ...]:
         """The columns of all files, read or not."""
-        first, *others = (schema.names for schema in self._schemas)
+        first, *others = (schema.names for schema in self.schemas)
         return tuple(name for name in first if all(name in each for each in others))
 
     @property
-    def _schemas(self) -> list[Any]:
+    def schemas(self) -> list[Any]:
         """What Arrow knows of the columns of each file."""
         return [schema for schema, _ in self._footers]
 
-    def _values(self, name: str) -> list[Any]:
+    def column_values(self, name: str) -> list[Any]:
         """The column alone is read."""
         values: list[Any] = []
         for path in self.files:
@@ -493,7 +493,7 @@ class ParquetSource(RowFiles):
     def _chunks(self) -> Recent[int, list[tuple[list[int], list[int]]]]:
         return Recent(_FILES_KNOWN, lambda _: 1)
 
-    def _read_shard(self, shard: int, rows: list[int]) -> list[Row | Failed]:
+    def read_shard(self, shard: int, rows: list[int]) -> list[Row | Failed]:
         path = self.files[shard]
         taken = list[Row | Failed]()
         ends = np.cumsum(self._groups[shard])
@@ -551,18 +551,18 @@ class ArrowSource(RowFiles):
         return tuple(table.num_rows for table in self._tables)
 
     @property
-    def _schemas(self) -> list[Any]:
+    def schemas(self) -> list[Any]:
         """What Arrow knows of the columns of each file."""
         return [table.schema for table in self._tables]
 
-    def _values(self, name: str) -> list[Any]:
+    def column_values(self, name: str) -> list[Any]:
         return [
             each
             for table in self._tables
             for each in table.column(name).to_pylist(maps_as_pydicts="strict")
         ]
 
-    def _read_shard(self, shard: int, rows: list[int]) -> list[Row | Failed]:
+    def read_shard(self, shard: int, rows: list[int]) -> list[Row | Failed]:
         table = self._tables[shard]
         with _reading(self.files[shard]):
             return [

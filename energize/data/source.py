@@ -375,7 +375,7 @@ class ShardedSource(Source[T_co]):
     first sample and the one after the last.
 
     Subclasses give `shards`, the names that tell them apart, `counts`, the samples in
-    each, `location`, the folder or file, and `_read_shard`.
+    each, `location`, the folder or file, and `read_shard`.
     """
 
     order_name = "ShardedSource"
@@ -393,7 +393,7 @@ class ShardedSource(Source[T_co]):
         return self.with_parameters(earlier_name=name)
 
     @abstractmethod
-    def _read_shard(self, shard: int, numbers: list[int]) -> Sequence[T_co | Failed]:
+    def read_shard(self, shard: int, numbers: list[int]) -> Sequence[T_co | Failed]:
         """Return samples of one shard, numbers ascending."""
 
     def _key(self, shard: int, number: int) -> str | None:
@@ -483,7 +483,7 @@ class ShardedSource(Source[T_co]):
         samples: list[Any] = [None] * len(order)
         for first, last in pairwise(cuts):
             if first < last:
-                found = self._read_shard(
+                found = self.read_shard(
                     int(shards[first]), numbers[first:last].tolist()
                 )
                 for row, sample in zip(order[first:last].tolist(), found, strict=True):

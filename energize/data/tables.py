@@ -298,9 +298,9 @@ class MemoryRows(ShardedSource[Row], FieldSource[Row]):
         return (self.text,)
 
     def _where(self, shard: int, number: int) -> str:
-        return str(self._read_shard(shard, [number])[0].get(AT, ""))
+        return str(self.read_shard(shard, [number])[0].get(AT, ""))
 
-    def _read_shard(self, shard: int, numbers: list[int]) -> list[Row]:
+    def read_shard(self, shard: int, numbers: list[int]) -> list[Row]:
         bounds = (self.ends[number : number + 2].tolist() for number in numbers)
         return [parse_json(self.text[start:stop]) for start, stop in bounds]
 
@@ -367,7 +367,7 @@ class ChosenRows(FieldSource[Row], ShardedSource[Row]):
         """
         numbers = []
         for shard, count in enumerate(rows.counts):
-            found = rows._read_shard(shard, [*range(count)])
+            found = rows.read_shard(shard, [*range(count)])
             times = [0 if isinstance(row, Failed) else keep(row) for row in found]
             numbers.append(np.repeat(np.arange(count), times))
         return cls(rows, numbers, pieces)
@@ -423,11 +423,11 @@ class ChosenRows(FieldSource[Row], ShardedSource[Row]):
             shard, self.numbers[shard][list(numbers)].tolist()
         )
 
-    def _read_shard(self, shard: int, numbers: list[int]) -> list[Row | Failed]:
+    def read_shard(self, shard: int, numbers: list[int]) -> list[Row | Failed]:
         stored = self.numbers[shard]
         wanted = stored[numbers].tolist()
         unique = [*dict.fromkeys(wanted)]
-        rows = dict(zip(unique, self.rows._read_shard(shard, unique), strict=True))
+        rows = dict(zip(unique, self.rows.read_shard(shard, unique), strict=True))
         firsts = np.searchsorted(stored, wanted).tolist()
         triples = zip(wanted, numbers, firsts, strict=True)
         return [

@@ -323,7 +323,7 @@ class WebdatasetSource(ShardedSource[dict[str, Any]]):
             self._files.read(self._path(shard), start, min(stop, start + _HEAD))
         )
 
-    def _read_shard(
+    def read_shard(
         self, shard: int, numbers: list[int]
     ) -> list[dict[str, Any] | Failed]:
         expected = None

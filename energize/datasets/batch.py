@@ -32,9 +32,9 @@ from energize.core.padding import Padded, has_padding
 from energize.core.stream import (
     ContentStream,
     LaneShare,
+    LaneStream,
     Opening,
     State,
-    Stream,
     by_keys,
     open_input,
     open_stream,
@@ -254,7 +254,7 @@ class BatchDataset(IndexedDataset[T_batch_co]):
         spans, _ = cut_epochs(self, n * length, self.size * length, inner)
         return spans, n
 
-    def open_pass(self, opening: Opening) -> Stream[T_batch_co]:
+    def open_pass(self, opening: Opening) -> LaneStream[T_batch_co]:
         return _BatchStream(self, opening)
 
 

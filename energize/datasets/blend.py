@@ -18,7 +18,7 @@ from energize.core.failures import Failed
 from energize.core.lanes import WorkerConfig
 from energize.core.loss_weights import weighed
 from energize.core.node import INFINITE, NodeTraits
-from energize.core.stream import ContentStream, Opening, Stream
+from energize.core.stream import ContentStream, LaneStream, Opening
 from energize.core.trace import Request
 from energize.data.selection import input_labels
 from energize.datasets.mix import MixDataset, MixOrder
@@ -551,12 +551,12 @@ class BlendDataset(MixDataset[T_co]):
             return None
         return self.corrections()
 
-    def open_pass(self, opening: Opening) -> Stream[T_co]:
+    def open_pass(self, opening: Opening) -> LaneStream[T_co]:
         if self.targets is None:
             return self._open_mix(opening)
         return ContentStream(self, self._open_mix, opening, draws=False)
 
-    def _open_mix(self, opening: Opening) -> Stream[T_co]:
+    def _open_mix(self, opening: Opening) -> LaneStream[T_co]:
         if self.sized and not isinstance(self.unit, ItemCost):
             return super().open_pass(opening)
         begin: BeginSlots = partial(SchemeSlots, self._scheme)

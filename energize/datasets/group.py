@@ -23,9 +23,9 @@ from energize.core.node import NodeTraits, Origin
 from energize.core.padding import with_marks
 from energize.core.stream import (
     LaneReader,
+    LaneStream,
     Opening,
     State,
-    Stream,
     by_keys,
     counter_field,
     ended_early,
@@ -150,7 +150,7 @@ class GroupBatchDataset(FoundDataset[T_batch_co]):
             )
         return found[0], given[0]
 
-    def open_pass(self, opening: Opening) -> Stream[T_batch_co]:
+    def open_pass(self, opening: Opening) -> LaneStream[T_batch_co]:
         return _GroupStream(self, opening)
 
 
@@ -165,7 +165,7 @@ class _Waiting(NamedTuple):
     read: int
 
 
-class _GroupStream(Stream[T]):
+class _GroupStream(LaneStream[T]):
     def __init__(self, dataset: GroupBatchDataset[T], opening: Opening) -> None:
         self._dataset = dataset
         self._opening = opening

@@ -21,9 +21,9 @@ from energize.core.padding import with_marks
 from energize.core.rng import derive, hash_positions
 from energize.core.stream import (
     LaneReader,
+    LaneStream,
     Opening,
     State,
-    Stream,
     counter_field,
     numbers_field,
     parts_before,
@@ -82,7 +82,7 @@ class EpochStart(NamedTuple):
     seen: Sequence[int]
 
 
-class MixedStream(Stream[T]):
+class MixedStream(LaneStream[T]):
     """One epoch of a mix of streams.
 
     A source is exhausted when it has no item for its slot. In a single lane the mix

@@ -21,9 +21,9 @@ from energize.core.node import INFINITE, NodeTraits, Routes, Span
 from energize.core.rng import ShuffleOrder
 from energize.core.stream import (
     ChainStream,
+    LaneStream,
     LimitStream,
     Opening,
-    Stream,
 )
 from energize.core.tree import one_each
 from energize.datasets.mix import MixDataset, MixOrder
@@ -88,7 +88,7 @@ class ConcatDataset(MixDataset[T_co]):
         scheme = RepeatedScheme(SuccessionScheme(starts), lengths)
         return MixOrder(scheme, ends[-1])
 
-    def open_pass(self, opening: Opening) -> Stream[T_co]:
+    def open_pass(self, opening: Opening) -> LaneStream[T_co]:
         if self.sized:
             return super().open_pass(opening)
         return ChainStream(self.inputs, opening)
@@ -144,7 +144,7 @@ class LimitDataset(IndexedDataset[T_co]):
         whole = self.inputs[0].size
         return cut_epochs(self, n, self.size, 0 if whole == INFINITE else whole)
 
-    def open_pass(self, opening: Opening) -> Stream[T_co]:
+    def open_pass(self, opening: Opening) -> LaneStream[T_co]:
         return LimitStream(
             self.inputs[0], self.size if self.sized else self.length, opening
         )
@@ -236,7 +236,7 @@ class RepeatDataset(IndexedDataset[T_co]):
             return super().spans(n)
         return cut_epochs(self, n, self.size, self._stride)
 
-    def open_pass(self, opening: Opening) -> Stream[T_co]:
+    def open_pass(self, opening: Opening) -> LaneStream[T_co]:
         if self.sized:
             return super().open_pass(opening)
         return ChainStream(self.inputs, opening, passes=int(self.repeats or 1))

@@ -26,9 +26,9 @@ from energize.core.padding import with_marks
 from energize.core.rng import derive
 from energize.core.stream import (
     LaneReader,
+    LaneStream,
     Opening,
     State,
-    Stream,
     most_in_vain,
     skip_items,
 )
@@ -104,7 +104,7 @@ class RoundsDataset(FoundDataset[T_co]):
         A pure function of what it takes: a resumed round has to make the same steps.
         """
 
-    def open_pass(self, opening: Opening) -> Stream[T_co]:
+    def open_pass(self, opening: Opening) -> LaneStream[T_co]:
         return RoundStream(self, opening)
 
 
@@ -134,7 +134,7 @@ def nothing_made(dataset: Dataset[Any], items: int) -> EmptyDatasetError:
     )
 
 
-class RoundStream(Stream[T]):
+class RoundStream(LaneStream[T]):
     """What a dataset makes in rounds of a lane's share of its input, in one pass over
     it.
     """

@@ -18,10 +18,10 @@ from energize.core.description import digest
 from energize.core.lanes import WorkerConfig
 from energize.core.node import INFINITE, NodeTraits
 from energize.core.stream import (
+    LaneStream,
     MixStream,
     Opening,
     State,
-    Stream,
     counter_field,
     state_field,
 )
@@ -231,7 +231,7 @@ class StagedDataset(MixDataset[T_co]):
     def children(self) -> tuple[IndexedDataset[Any], ...]:
         return tuple(dataset for dataset, _ in self._carried)
 
-    def open_pass(self, opening: Opening) -> Stream[T_co]:
+    def open_pass(self, opening: Opening) -> LaneStream[T_co]:
         if opening.state is not None:
             _check_stage(self.plan, opening.state)
         return _StagedStream(self, opening)

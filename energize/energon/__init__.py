@@ -112,6 +112,7 @@ from energize.errors import (
 )
 from energize.extras.cache import FileCacheLazy, FileStoreCachePool, MockLazy
 from energize.loader.loader import SavableDataLoaderState
+from energize.task.decode import SampleDecoder
 from energize.task.encoder import AugmentTaskEncoder, DefaultTaskEncoder, TaskEncoder
 from energize.task.hooks import (
     Batch,
@@ -127,7 +128,6 @@ from energize.task.hooks import (
     homogeneous_concat_mix,
     stateless,
 )
-from energize.task.load import SampleDecoder
 from energize.task.pipeline import (
     BaseCoreDatasetFactory,
     DatasetBlendMode,

@@ -51,15 +51,15 @@ from energize.metadataset.factories import factory_of
 from energize.metadataset.nodes import Folder
 from energize.preparation.index import prepare, prepare_jsonl
 from energize.preparation.media import prepare_media
+from energize.task.decode import SampleDecoder
+from energize.task.field_maps import parse_field
 from energize.task.images import IMAGE_SPECS
 from energize.task.load import (
     JoinLoader,
     LoadFunction,
     PartFilter,
-    SampleDecoder,
     SampleLoader,
     loading_code,
-    parse_field,
 )
 from energize.task.pipeline import STORED, SampleOrder, SourceFactory
 

@@ -34,7 +34,7 @@ from energize.metadataset.models import ENERGIZE, FolderKeys
 from energize.metadataset.nodes import Join, Leaf, MixNode, Stages, every_leaf
 from energize.metadataset.paths import FILESYSTEM
 from energize.metadataset.resolver import not_staged, resolve
-from energize.task.load import SampleDecoder
+from energize.task.decode import SampleDecoder
 from energize.task.pipeline import (
     STORED,
     BaseCoreDatasetFactory,

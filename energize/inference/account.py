@@ -15,7 +15,7 @@ from energize.inference.kinds import Roles
 from energize.inference.scene import Scene, by_file_name, classes_of
 from energize.inference.spec import DataSpec, Use
 from energize.inference.splits import SplitAssignment
-from energize.task.load import parse_field
+from energize.task.field_maps import parse_field
 
 _SHOWN = 3
 

@@ -53,7 +53,7 @@ from energize.inference.scene import (
 from energize.inference.spec import DataSpec
 from energize.inference.tars import open_tars, read_tars
 from energize.inference.words import PARTS, parts_in
-from energize.task.load import check_field_map, parse_field
+from energize.task.field_maps import check_field_map, parse_field
 
 _log = logging.getLogger("energize")
 _TAR = ".tar"

@@ -15,7 +15,7 @@ from energize.data.media import BY_EXTENSION, EXTENSIONS, MediaMetadataType
 from energize.errors import ConfigError, nearest, some
 from energize.inference.candidates import Reading
 from energize.inference.columns import AV
-from energize.task.load import FieldCall, PartAccess, parse_call, parse_field
+from energize.task.field_maps import FieldCall, PartAccess, parse_call, parse_field
 from energize.task.types import may_be_none
 
 _FILE_COLUMN = re.compile(r"(?:(.*?)_)?file_names?")

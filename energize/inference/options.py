@@ -8,7 +8,7 @@ from typing import Any
 
 from energize.core.samples import CrudeSample, sample_type_named
 from energize.data.nv_meta import CRUDE, SampleConfig
-from energize.task.load import check_sample_type
+from energize.task.field_maps import check_sample_type
 
 
 @dataclass(frozen=True)

@@ -173,10 +173,10 @@ def _as_told(
 def _column_values(rows: Any, name: str) -> list[Any]:
     """Return the value of each row; None for rows that cannot be read."""
     if isinstance(rows, ParquetSource | ArrowSource):
-        return [*rows._values(name)]
+        return [*rows.column_values(name)]
     found: list[Any] = []
     for shard, count in enumerate(rows.counts):
-        for row in rows._read_shard(shard, [*range(count)]):
+        for row in rows.read_shard(shard, [*range(count)]):
             found.append(None if isinstance(row, Failed) else row.get(name))
     return found
 

@@ -40,7 +40,7 @@ from energize.inference.previews import TablePreview
 from energize.inference.references import normal
 from energize.inference.scene import Scene
 from energize.inference.words import parts_in, qualifiers, why_no_class
-from energize.task.load import parse_field
+from energize.task.field_maps import parse_field
 
 _COUNTED_BYTES = 64 * 1024 * 1024
 """Bytes of tables up to which all rows are read to see which files they name."""

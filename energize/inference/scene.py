@@ -535,7 +535,7 @@ def classes_of(rows: Any) -> dict[str, list[str]]:
     column.
     """
     try:
-        features = load_json(rows._schemas[0].metadata[b"huggingface"])["info"][
+        features = load_json(rows.schemas[0].metadata[b"huggingface"])["info"][
             "features"
         ]
     except (
@@ -559,10 +559,10 @@ def files_without(rows: Any, column: str) -> list[str]:
     """
     names: list[Iterable[str]] = []
     if isinstance(rows, ParquetSource):
-        names = [each.names for each in rows._schemas]
+        names = [each.names for each in rows.schemas]
     elif isinstance(rows, JsonSource):
         for shard, count in enumerate(rows.counts):
-            first = rows._read_shard(shard, [*range(min(FIRST, count))])
+            first = rows.read_shard(shard, [*range(min(FIRST, count))])
             found = [unfolded(row) for row in first if not isinstance(row, Failed)]
             names.append({name for row in found for name in row})
     lacking = [

@@ -26,7 +26,7 @@ from energize.inference.candidates import Reading
 from energize.inference.columns import AV, IMAGE, ColumnProfile, Named, columns_of
 from energize.inference.scene import FIRST, Scene
 from energize.preparation.index import prepare
-from energize.task.load import PART_DECODERS
+from energize.task.decode import PART_DECODERS
 
 _log = logging.getLogger("energize")
 _NOT_WRITTEN = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)

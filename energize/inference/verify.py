@@ -25,8 +25,9 @@ from energize.inference.engine import InferredPart
 from energize.inference.options import DataOptions
 from energize.inference.scene import FIRST, SPREAD
 from energize.inference.tars import cache_folder
+from energize.task.decode import SampleDecoder
 from energize.task.images import without_notes
-from energize.task.load import SampleDecoder, SampleLoader
+from energize.task.load import SampleLoader
 from energize.task.types import text_fields, type_fault, type_faults
 
 _MOST_FAILED = 2

@@ -68,8 +68,8 @@ from energize.loader.watchdog import Watchdog, ctrl_c_later
 from energize.loader.worker import Task
 from energize.report import Book, Ledger, Outlier, Report, Stand
 from energize.report.blame import Delivered
-from energize.report.ledger import Telling
 from energize.report.levels import source_names
+from energize.report.statement import Telling
 
 if TYPE_CHECKING:
     from energize.mixing import MixingPolicy

@@ -37,9 +37,9 @@ from energize.core.restoring import without_loops
 from energize.core.stores import activate
 from energize.core.stream import (
     EpochPlan,
+    LaneStream,
     Opening,
     State,
-    Stream,
     counter_field,
     lanes_of,
     open_stream,
@@ -359,7 +359,7 @@ class Run(Generic[T]):
 
 
 class _Marked(PassingDataset[T_co]):
-    """A dataset whose stream answers `Stream.first_unread`."""
+    """A dataset whose stream answers `LaneStream.first_unread`."""
 
     order_name = "_Marked"
 
@@ -368,12 +368,12 @@ class _Marked(PassingDataset[T_co]):
 
     indexed = False
 
-    def open_pass(self, opening: Opening) -> Stream[T_co]:
+    def open_pass(self, opening: Opening) -> LaneStream[T_co]:
         return _MarkedStream(open_stream(self.inputs[0], opening))
 
 
-class _MarkedStream(Stream[T]):
-    def __init__(self, stream: Stream[T]) -> None:
+class _MarkedStream(LaneStream[T]):
+    def __init__(self, stream: LaneStream[T]) -> None:
         self._input = stream
 
     def at(self, position: int, attempt: int = 0) -> T:

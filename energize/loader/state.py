@@ -50,7 +50,8 @@ from energize.errors import (
 )
 from energize.loader.position import StreamPosition, items_of
 from energize.loader.remap import RemapReport, remapped
-from energize.report.ledger import Book, Ledger, Stand, Telling
+from energize.report.ledger import Book, Ledger
+from energize.report.statement import Stand, Telling
 from energize.report.table import LedgerRow, Report
 
 VERSION = 5

@@ -18,13 +18,8 @@ from energize.metadataset.models import EPOCHIZED
 from energize.metadataset.nodes import Folder, Join, Leaf, Mix, MixNode, user_factory
 from energize.metadataset.resolver import combined_multiplier
 from energize.order import Schedule
-from energize.task.load import (
-    NO_CODE,
-    JoinLoader,
-    LoadingCode,
-    SampleDecoder,
-    SampleLoader,
-)
+from energize.task.decode import SampleDecoder
+from energize.task.load import NO_CODE, JoinLoader, LoadingCode, SampleLoader
 from energize.task.pipeline import (
     STORED,
     DatasetBlendMode,

@@ -51,7 +51,7 @@ from energize.preparation.tasks import (
     unchanged,
 )
 from energize.preparation.write import commit, staging
-from energize.task.load import PartAccess, parse_field
+from energize.task.field_maps import PartAccess, parse_field
 
 Value = int | float | str
 """What a column says of one sample."""

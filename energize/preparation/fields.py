@@ -15,7 +15,7 @@ from energize.core.samples import METADATA, SAMPLE_TYPES, CrudeSample
 from energize.data.nv_meta import CRUDE, SampleConfig
 from energize.errors import ConfigError, DataError, PrepareError, nearest, some
 from energize.preparation.scan import ShardHeaders
-from energize.task.load import (
+from energize.task.field_maps import (
     PartAccess,
     check_field_map,
     default_field_map,

@@ -39,7 +39,7 @@ from energize.errors import (
     in_place_of,
 )
 from energize.preparation.workers import map_in_order
-from energize.task.load import PartAccess
+from energize.task.field_maps import PartAccess
 
 T = TypeVar("T")
 

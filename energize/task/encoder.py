@@ -33,6 +33,7 @@ from energize.errors import ConfigError
 from energize.order.quota import Quota
 from energize.packing.concat import concat_pack
 from energize.packing.packer import Packer
+from energize.task.decode import SampleDecoder
 from energize.task.hooks import (
     BUILDERS,
     HOOKS,
@@ -49,7 +50,6 @@ from energize.task.hooks import (
     needs_of,
     overrides,
 )
-from energize.task.load import SampleDecoder
 
 _log = logging.getLogger("energize")
 

@@ -7,613 +7,55 @@ from __future__ import annotations
 import hashlib
 import importlib
 import importlib.util
-import io
-import logging
-import math
 import os
-import pickle
 import re
 import shlex
 import sys
-import zipfile
-import zlib
-from codecs import BOM_UTF8
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, fields, replace
-from fnmatch import fnmatchcase
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, lru_cache, partial
 from inspect import get_annotations
 from itertools import accumulate
 from pathlib import Path
-from types import MappingProxyType, ModuleType
-from typing import Any, ClassVar, Generic, TypeVar, cast, get_args
-
-import numpy as np
+from types import ModuleType
+from typing import Any, ClassVar, Generic, TypeVar
 
 from energize.core import limits
-from energize.core.checks import checked_choice
 from energize.core.description import described, function_name, order_name_of
-from energize.core.ignored import said_once
-from energize.core.lazy import torch
 from energize.core.os_errors import is_url
-from energize.core.records import declared_fields, required_fields, type_fields
+from energize.core.records import required_fields
 from energize.core.samples import (
-    METADATA,
     CrudeSample,
     Sample,
     SourceInfo,
     is_own_module,
 )
 from energize.core.validation import load_json
-from energize.data.av import AVWebdatasetDecoder
 from energize.data.files import path_of
-from energize.data.media import (
-    BY_EXTENSION,
-    EXTENSIONS,
-    HEAD,
-    AVDecoderType,
-    MediaMetadataType,
-    kind_by_start,
-)
 from energize.data.nv_meta import META_FOLDER
 from energize.data.trust import VARIABLE, is_named, trusted_modules, why_not
 from energize.errors import (
     ConfigError,
     DataError,
     DatasetError,
-    DecodeError,
     UntrustedCodeError,
-    nearest,
 )
-from energize.task.images import IMAGE_SPECS, decode_image, sample_in_use
+from energize.task.decode import SampleDecoder, decoded_by, undecoded
+from energize.task.field_maps import (
+    FieldCall,
+    PartAccess,
+    check_field_map,
+    check_fields,
+    check_sample_type,
+    default_field_map,
+    parse_call,
+    parse_field,
+)
+from energize.task.images import sample_in_use
 from energize.task.shapes import SHAPES
 from energize.task.types import type_fault
-
-_AT_ONCE = 64 * 1024
-_MEMBER_BYTES = (
-    32 * 1024
-)  # what unpacking a member of gzip takes, however few bytes it is of
-
-
-# Parts that are not images, from bytes.
-
-
-def unpacked_gzip(data: bytes) -> bytes:
-    """Return what gzip packed, in any number of members."""
-    counted = int.from_bytes(
-        data[-4:], "little"
-    )  # what gzip itself wrote, of its last 4 GiB
-    limits.decoding.spend(counted)
-    found = io.BytesIO()
-    stream = io.BytesIO(data)
-    rest = b""
-    members = 0
-    unpacking = None
-    while rest := rest or stream.read(_AT_ONCE):
-        if unpacking is None:
-            rest = (
-                rest.lstrip(b"\0") if members else rest
-            )  # they may be padded with zeros
-            if not rest:
-                continue
-            members = members + 1
-            unpacking = zlib.decompressobj(zlib.MAX_WBITS | 16)
-        found.write(unpacking.decompress(rest, _AT_ONCE))
-        counted = limits.decoding.spend(found.tell() + members * _MEMBER_BYTES, counted)
-        rest = unpacking.unconsumed_tail
-        if unpacking.eof:
-            rest = unpacking.unused_data
-            unpacking = None
-    if unpacking is not None:
-        raise EOFError("it ends before the end of what is packed")
-    return found.getvalue()
-
-
-_NPY_HEADERS = {
-    (1, 0): np.lib.format.read_array_header_1_0,
-    (2, 0): np.lib.format.read_array_header_2_0,
-}
-
-
-def _array(data: bytes) -> np.ndarray[Any, Any]:
-    stream = io.BytesIO(data)
-    version = np.lib.format.read_magic(stream)
-    if version not in _NPY_HEADERS:
-        raise ValueError(f"format version {version} of .npy files is not known")
-    shape, _, dtype = _NPY_HEADERS[version](stream)
-    if dtype.hasobject:
-        raise ValueError(
-            "it holds Python objects, which are pickled; nothing is ever unpickled"
-        )
-    # The array is made before its bytes are read, so what the header says is compared
-    # with them.
-    promised = math.prod(shape) * dtype.itemsize
-    there = len(data) - stream.tell()
-    if promised != there:
-        raise ValueError(
-            f"the header says {promised} bytes of values, and there are {there}"
-        )
-    stream.seek(0)
-    return np.lib.format.read_array(stream, allow_pickle=False)
-
-
-def _unzipped(data: bytes) -> zipfile.ZipFile:
-    packed = zipfile.ZipFile(io.BytesIO(data))
-    size = sum(each.file_size for each in packed.infolist())
-    limits.decoding.spend(2 * size)
-    return packed
-
-
-def _arrays(data: bytes) -> dict[str, np.ndarray[Any, Any]]:
-    packed = _unzipped(data)
-    files = packed.infolist()
-    if len(files) > limits.PARTS:
-        raise ValueError(f"{len(files)} arrays: {limits.over('PARTS')}")
-    return {  # no more is unpacked of a file than it says that it has
-        each.filename.removesuffix(".npy"): _array(
-            packed.open(each).read(each.file_size)
-        )
-        for each in files
-    }
-
-
-def _weights(data: bytes) -> Any:
-    """Return what `torch.save` wrote: tensors, and plain values of them."""
-    damaged = _unzipped(data).testzip()  # torch compares no checksums
-    if damaged is not None:
-        raise ValueError(f"the bytes of {damaged} are not those of its checksum")
-    return torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
-
-
-_DECODERS: Mapping[str, Callable[[bytes], Any]] = {
-    "txt text transcript": lambda data: data.removeprefix(BOM_UTF8).decode(),
-    "json jsn": load_json,
-    "cls cls2 class index inx id count": int,
-    "npy": _array,
-    "npz": _arrays,
-    "pth": _weights,
-}
-PART_DECODERS: Mapping[str, Callable[[bytes], Any]] = MappingProxyType(
-    {part: decode for parts, decode in _DECODERS.items() for part in parts.split()}
-)
-"""How each part is decoded. What is not here, pickles first of all, stays bytes."""
-
-
-_STAYS = (
-    "parts {} stay bytes, for unpickling may run any program; where you trust who "
-    f"wrote the folder, name it in trust_code= or {VARIABLE}"
-)
-
-
-# Decoding the parts of raw samples.
-
-
-@dataclass(frozen=True, kw_only=True)
-class SampleDecoder:
-    """Decodes the parts of a sample. Decoders with equal arguments are equal.
-
-    Images, videos and sounds are recognised by their first bytes, or else by the
-    extension of the part; `energize.data.media.FORMATS` has all formats. Further parts
-    are decoded by extension:
-
-    - txt, text, transcript: str
-    - json, jsn: the value
-    - cls, cls2, class, index, inx, id, count: int
-    - npy: a numpy array; npz: a dict of arrays
-    - pth: what `torch.save` wrote, read weights-only
-
-    A part that ends in .gz is unpacked first. All other parts stay bytes. So do pickles
-    (pkl, pickle, pyd, pt), because unpickling may run any program.
-
-    Args:
-        image_decode: What images become, by webdataset's names: numpy `l8 rgb8 rgba8`
-            (uint8) and `l rgb rgba` (float32 from 0 to 1) of shape (H, W) or (H, W, C);
-            tensors with the prefix `torch`, of shape (H, W) or (C, H, W); PIL images
-            `pill`, `pil`, `pilrgba`. `stored`, `torchstored` and `pilstored` keep the
-            values of the file: the indices of a palette, 16 bits (as torch tensor
-            int32).
-        av_decode: What videos and sounds become. "AVDecoder" decodes clips on request;
-            "torch" is an `AVData` of all frames, or of all sound if there is no video;
-            "pyav" is an open container of PyAV. Only "AVDecoder" can be made without
-            PyAV (`energize[av]`).
-        video_decode_audio: Whether "torch" decodes the sound of videos too.
-        guess_content: Whether parts with any extension may be media.
-        unpickle: Whether pickle and pyd are unpickled.
-        orient: Whether images are turned as their EXIF orientation says. By default,
-            images of loose files are turned; images of prepared folders are turned if
-            their dataset.yaml has `orient: true`.
-        fields: Decoders of single fields by name, of crude samples by part: `{"mask":
-            SampleDecoder(image_decode="torchstored")}`; a function of bytes; None for
-            the bytes.
-
-    Raises:
-        ConfigError: For an unknown `image_decode` or `av_decode`.
-
-    Example:
-        >>> SampleDecoder().decode("meta.json", b'{"width": 640}')
-        {'width': 640}
-
-    """
-
-    image_decode: str = "torchrgb"
-    av_decode: AVDecoderType = "AVDecoder"
-    video_decode_audio: bool = False
-    guess_content: bool = False
-    unpickle: bool = False
-    orient: bool | None = None
-    fields: Mapping[str, SampleDecoder | Callable[[bytes], Any] | None] = field(
-        default_factory=dict, hash=False
-    )
-
-    def __post_init__(self) -> None:
-        for name, own in self.fields.items():
-            if not (own is None or callable(own)):
-                told = (
-                    f"fields[{name!r}] is a SampleDecoder, a function of bytes, or None"
-                )
-                raise ConfigError(f"SampleDecoder: {told}; got {own!r}")
-        checked_choice(self.image_decode, "image_decode", IMAGE_SPECS)
-        checked_choice(self.av_decode, "av_decode", get_args(AVDecoderType))
-
-    def decode(self, name: str, data: bytes) -> Any:
-        """Return the content of the part, or file, called `name`.
-
-        Raises `DecodeError` naming it when its bytes are bad.
-        """
-        extension = name.rpartition(".")[2].lower()
-        if extension == "gz":
-            with limits.decoding:
-                while name.lower().endswith(".gz"):
-                    data = decoded_by(unpacked_gzip, name, data)
-                    name = name[:-3]
-                return self.decode(name, data)
-        kind = BY_EXTENSION.get(extension)
-        if kind is not None or self.guess_content:
-            kind = kind_by_start(data[:HEAD]) or kind
-        if kind == MediaMetadataType.AV:
-            decoder = AVWebdatasetDecoder(self.video_decode_audio, self.av_decode)
-            return decoder.decoded(name, data)
-        try:
-            if kind == MediaMetadataType.IMAGE:
-                spec = IMAGE_SPECS[self.image_decode]
-                return decode_image(data, spec, orient=self.orient, name=name)
-            if extension in ("pickle", "pyd"):
-                if self.unpickle:
-                    return pickle.loads(data)  # noqa: S301 - which the program asked for
-                said_once(
-                    "SampleDecoder",
-                    extension,
-                    _STAYS.format(extension),
-                    logging.WARNING,
-                )
-            return (
-                PART_DECODERS[extension](data) if extension in PART_DECODERS else data
-            )
-        except _NO_BAD_BYTES:
-            raise
-        except Exception as error:
-            raise _undecodable(error, name, data) from error
-
-    def decode_of(self, field: str) -> Callable[[str, bytes], Any]:
-        """Return what decodes the part, by name and bytes, that a field is read
-        from.
-        """
-        own = self.fields.get(field, self)
-        if own is None:
-            return _undecoded
-        return (
-            own.decode if isinstance(own, SampleDecoder) else partial(decoded_by, own)
-        )
-
-    def with_options(self, options: Mapping[str, Any]) -> SampleDecoder:
-        """Return the decoder with what a dataset.yaml says of decoding and this one
-        does not.
-
-        >>> SampleDecoder().with_options({"orient": True}).orient
-        True
-        """
-        fields = {
-            name: own.with_options(options) if isinstance(own, SampleDecoder) else own
-            for name, own in self.fields.items()
-        }
-        return replace(
-            self,
-            fields=fields,
-            orient=options.get("orient") if self.orient is None else self.orient,
-            guess_content=self.guess_content or bool(options.get("guess_content")),
-        )
-
-    def config(self) -> dict[str, Any]:
-        """Return the arguments by name."""
-        own = {name: described(each) for name, each in self.fields.items()}
-        return asdict(replace(self, fields={})) | {"fields": own}
-
-    def describe(self) -> dict[str, Any]:
-        """Return `image_decode`, and what else is not as by default; not who is
-        trusted.
-        """
-        usual = SampleDecoder(
-            image_decode=self.image_decode, unpickle=self.unpickle
-        ).config()
-        told = {"image_decode": self.image_decode}
-        return told | {
-            name: value for name, value in self.config().items() if value != usual[name]
-        }
-
-    @limits.decoding
-    def __call__(self, sample: Mapping[str, Any]) -> dict[str, Any]:
-        """Decode all parts of a raw sample; what is not bytes, and names with __,
-        stay.
-        """
-        return {
-            name: self.decode_of(name)(name, value)
-            if isinstance(value, bytes) and not name.startswith("__")
-            else value
-            for name, value in sample.items()
-        }
-
-
-_NO_BAD_BYTES = (MemoryError, TimeoutError, ConfigError)
-"""Short memory, an alarm of the user's and wrong settings."""
-
-
-def decoded_by(decode: Callable[[bytes], Any], name: str, data: bytes) -> Any:
-    """Return `decode(data)`; raise `DecodeError` naming the part and the reason for bad
-    bytes.
-
-    Short memory, an alarm of the user's (`TimeoutError`) and wrong settings are not bad
-    bytes.
-    """
-    try:
-        return decode(data)
-    except _NO_BAD_BYTES:
-        raise
-    except Exception as error:
-        raise _undecodable(error, name, data) from error
-
-
-def _undecodable(error: Exception, name: str, data: bytes) -> DecodeError:
-    return DecodeError(
-        f"part {name!r} of {len(data)} bytes cannot be decoded: "
-        f"{type(error).__name__}: {error}; it begins with {data[:16]!r}"
-    )
-
-
-# Field maps: which part of a raw sample each field of a sample type is read from.
-
-EACH = "*"
-"""The key that leads to each element of a list."""
-
-_CALL = re.compile(r"\s*(?P<name>[a-z_]+)\((?P<arguments>.*)\)\s*", re.S)
-_LABEL = re.compile(r"\s*(?:([a-z_]+)=)?(.*)", re.S)
-_ACCESS = re.compile(
-    r"\s*(?P<part>[^\[\],\s]+(?:\s+[^\[\],\s]+)*)(?P<keys>(?:\[[^\[\]]+\])*)\s*"
-)
-_KEY = re.compile(r"\[([^\[\]]+)\]")
-_NUMBER = re.compile(r"([0-9]+)")
-
-_USUAL_PARTS = {
-    "image": EXTENSIONS[MediaMetadataType.IMAGE],
-    "text": ("txt", "text"),
-    "caption": ("txt", "text", "json[text]"),
-    "label": ("cls", "cls2"),
-    "context": ("json[question]",),
-    "video": EXTENSIONS[MediaMetadataType.AV],
-    "turns": ("json[conversations]", "json[messages]"),
-    "images": ("images.*", *EXTENSIONS[MediaMetadataType.IMAGE]),
-    "videos": ("videos.*", *EXTENSIONS[MediaMetadataType.AV]),
-}
-
-
-@dataclass(frozen=True, slots=True)
-class PartAccess:
-    """A part of a raw sample, and the keys that lead to a value in it when it is JSON.
-
-    With `*` (any text) or `?` (any character) in `part` it is all parts of that
-    pattern. The key `*` leads to the list of what the keys after it lead to in each
-    element of a list.
-    """
-
-    part: str
-    keys: tuple[str, ...] = ()
-
-    @property
-    def several(self) -> bool:
-        """Whether it means a list, of all parts that match."""
-        return "*" in self.part or "?" in self.part
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether it means one part as a whole, as decoded."""
-        return not (self.keys or self.several or self.part.startswith("__"))
-
-    def among(self, parts: Iterable[str]) -> list[str]:
-        """Return which of the names `parts` are meant; several in the order of the
-        numbers in them.
-
-        A part in capital letters is meant by its name in small letters, as in
-        webdataset.
-
-        >>> PartAccess("*.jpg").among(["json", "10.jpg", "9.jpg", "jpg"])
-        ['9.jpg', '10.jpg']
-        """
-        if not self.several and self.part in parts:
-            return [self.part]
-        pattern = self.part.lower()
-        named = (name for name in parts if not name.startswith("__"))
-        found = (name for name in named if fnmatchcase(name.lower(), pattern))
-        return sorted(found, key=_by_number)[: None if self.several else 1]
-
-    def within(self, value: Any) -> Any:
-        """Return what the keys lead to in `value`, the content of the part; `DataError`
-        when nothing.
-        """
-        for depth, key in enumerate(self.keys):
-            if isinstance(value, str):
-                with suppress(ValueError, DecodeError):
-                    value = load_json(value)
-            if key == EACH and value is None:
-                return None
-            if key == EACH and isinstance(value, list):
-                rest = PartAccess(self.part, self.keys[depth + 1 :])
-                return [rest.within(each) for each in value]
-            try:
-                value = value[int(key)] if isinstance(value, list) else value[key]
-            except (LookupError, TypeError, ValueError):
-                reached = PartAccess(self.part, self.keys[:depth])
-                raise DataError(
-                    f"{self} leads nowhere: {reached} is {_shape(value)}"
-                ) from None
-        return value
-
-    def __str__(self) -> str:
-        return self.part + "".join(f"[{key}]" for key in self.keys)
-
-
-@dataclass(frozen=True, slots=True)
-class FieldCall:
-    """A function of `energize.task.shapes` and what it is given: labels and parts."""
-
-    name: str
-    arguments: tuple[tuple[str, PartAccess], ...]
-
-    def __str__(self) -> str:
-        labelled = (
-            f"{label}={access}" if label else f"{access}"
-            for label, access in self.arguments
-        )
-        return f"{self.name}({', '.join(labelled)})"
-
-
-def parse_call(text: str) -> FieldCall | None:
-    """Return the call of a function that a description is, None for one that names
-    parts.
-
-    >>> str(parse_call("chat(user=json[q],assistant=json[a])")), parse_call("jpg,png")
-    ('chat(user=json[q], assistant=json[a])', None)
-    """
-    match = _CALL.fullmatch(text)
-    if match is None:
-        return None
-    if match["name"] not in SHAPES:
-        raise ConfigError(
-            f"{text!r} calls {match['name']!r}, which is not one of {', '.join(SHAPES)}"
-            f"{nearest(match['name'], list(SHAPES))}"
-        )
-    arguments = []
-    for argument in match["arguments"].split(","):
-        label, access = cast("re.Match[str]", _LABEL.fullmatch(argument)).groups()
-        arguments.append((label or "", parse_field(access)[0]))
-    return FieldCall(match["name"], tuple(arguments))
-
-
-def parse_field(text: str) -> tuple[PartAccess, ...]:
-    """Return the parts that a description names, most preferred first; of a call all
-    that it is given. Raise `ConfigError` if it is malformed.
-
-    >>> [str(each) for each in parse_field("jpg, meta.json[urls][0], *.png")]
-    ['jpg', 'meta.json[urls][0]', '*.png']
-    """
-    call = parse_call(text)
-    if call is not None:
-        return tuple(access for _, access in call.arguments)
-    options: list[PartAccess] = []
-    position = 0
-    while position <= len(text):
-        match = _ACCESS.match(text, position)
-        if match is None or text[match.end() : match.end() + 1] not in ("", ","):
-            raise ConfigError(
-                f"{text!r} does not say which part a field is read from: expected "
-                "parts such as 'jpg,png', with keys in brackets for JSON, "
-                "'json[caption][en]'"
-            )
-        options.append(PartAccess(match["part"], tuple(_KEY.findall(match["keys"]))))
-        position = match.end() + 1
-    return tuple(options)
-
-
-def check_fields(sample_type: type, names: Iterable[str], said: str) -> None:
-    """Raise `ConfigError` unless these are fields of `sample_type`, all that are
-    needed; beside them there may be metadata. It begins with `said`, who said which
-    fields there are.
-    """
-    fields, required = declared_fields(sample_type)
-    known = [name for name in fields if name not in METADATA]
-    given = [name for name in names if name not in METADATA]
-    for name in given:
-        if name not in known:
-            raise ConfigError(
-                f"{said} the field {name!r}, which {sample_type.__name__} does not "
-                "have; it has "
-                f"{', '.join(known) or 'none'}{nearest(name, known)}"
-            )
-    missing = [name for name in known if name in required and name not in given]
-    if missing:
-        raise ConfigError(
-            f"{said} no {', '.join(missing)}, which {sample_type.__name__} needs"
-        )
-
-
-def check_sample_type(kind: Any) -> None:
-    """Raise `ConfigError` for what is no type of samples."""
-    if not (isinstance(kind, type) and issubclass(kind, Sample | CrudeSample)):
-        raise ConfigError(
-            "sample_type is a dataclass that extends Sample, or CrudeSample; got "
-            f"{kind!r}"
-        )
-
-
-def check_field_map(sample_type: type, field_map: Mapping[str, str]) -> None:
-    """Raise `ConfigError` unless the map is for fields of `sample_type`, all that are
-    needed, and its descriptions can be parsed.
-    """
-    if issubclass(sample_type, CrudeSample):
-        raise ConfigError(
-            f"{sample_type.__name__} has no fields, so it takes no field_map"
-        )
-    metadata = METADATA.intersection(field_map)
-    if metadata:
-        raise ConfigError(
-            f"field_map names {', '.join(sorted(metadata))}, which is not of a part"
-        )
-    check_fields(sample_type, field_map, "field_map names")
-    for text in field_map.values():
-        parse_field(text)
-
-
-def default_field_map(sample_type: type) -> dict[str, str]:
-    """Return the field map of a dataset that has none: for each field, the parts it
-    usually comes from.
-
-    After these come the field's name as a key of a `json` part, and as a part.
-    """
-    return {
-        name: ",".join((*_USUAL_PARTS.get(name, ()), f"json[{name}]", name))
-        for name in type_fields(sample_type)
-        if name not in METADATA
-    }
-
-
-def _by_number(name: str) -> tuple[list[tuple[int, str]], str]:
-    """Return a key that sorts numbers in names as numbers, of any length: page2 before
-    page10.
-    """
-    pieces = _NUMBER.split(name)
-    digits = (each.lstrip("0") if i % 2 else each for i, each in enumerate(pieces))
-    return [(len(each) if i % 2 else 0, each) for i, each in enumerate(digits)], name
-
-
-def _shape(value: Any) -> str:
-    if isinstance(value, dict):
-        return "an object with the keys " + (
-            ", ".join(map(repr, list(value)[:20])) or "(none)"
-        )
-    if isinstance(value, list):
-        return f"a list of {len(value)}"
-    return f"a {type(value).__name__}"
-
 
 FolderPath = str | os.PathLike[str]
 LoadFunction = Callable[[dict[str, Any]], Mapping[str, Any]]
@@ -840,10 +282,6 @@ whole, its decoder, if it has one of its own, and the function that makes it of 
 options, if one does."""
 
 
-def _undecoded(name: str, data: bytes) -> bytes:
-    return data
-
-
 @dataclass(frozen=True, kw_only=True)
 class SampleLoader(Generic[T_sample]):
     """Makes samples of `sample_type` from raw ones: a function to map over a source.
@@ -983,7 +421,7 @@ class SampleLoader(Generic[T_sample]):
         plan = self._plans.get(names)
         if plan is None:
             plan = self._planned(names)
-        usual: _Decode = _undecoded if self.decoder is None else self.decoder.decode
+        usual: _Decode = undecoded if self.decoder is None else self.decoder.decode
         contents: dict[str, Any] = {}
         values: dict[str, Any] = {}
         for name, whole, options, own, call in plan:

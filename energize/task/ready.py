@@ -44,9 +44,9 @@ from energize.core.turns import (
 from energize.errors import ConfigError, DataError, SampleError, SkipSample, nearest
 from energize.packing.concat import concat_pack
 from energize.packing.packer import Packer
+from energize.task.decode import SampleDecoder
 from energize.task.encoder import TaskEncoder
 from energize.task.hooks import Batch, concat_pad, default
-from energize.task.load import SampleDecoder
 
 IGNORED = -100
 """The label of tokens that no loss is of, as models of transformers take it."""

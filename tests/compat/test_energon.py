@@ -27,7 +27,7 @@ from energize.data.stores import JsonlFileStore, WebdatasetFileStore
 from energize.data.tar import split_name
 from energize.energon import factories, flavors
 from energize.energon.factories import MAIN_FOLDER_NAME, WebdatasetMeta
-from energize.task.load import IMAGE_SPECS
+from energize.task.images import IMAGE_SPECS
 from tests.support.joining import keys, texts
 from tests.support.peers import run_energon
 from tests.support.prepared import image_bytes

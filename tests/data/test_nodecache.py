@@ -84,9 +84,17 @@ LOG_GREW_AGAIN = [
     ("write", 0, ("a", 0, 1)),
 ]
 
+FILE_WAS_REMOVED = [
+    ("write", 0, ("a", 0, 0)),
+    ("write", 0, ("a", 1, 1)),
+    ("gone", 0, 0),
+    ("write", 0, ("a", 0, 1)),
+]
+
 
 @given(st.lists(STEPS, max_size=15))
 @example(LOG_GREW_AGAIN)
+@example(FILE_WAS_REMOVED)
 def test_bytes_come_back_as_they_were_written_or_not_at_all(steps):
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         caches = [NodeCache(folder, LARGE) for _ in range(2)]

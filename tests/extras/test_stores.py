@@ -31,7 +31,7 @@ from energize.errors import (
 )
 from energize.preparation import prepare
 from energize.preparation.index import prepare_jsonl
-from energize.task.load import SampleDecoder
+from energize.task.decode import SampleDecoder
 from tests.support.shards import packed
 from tests.support.tars import unprepared
 

@@ -24,7 +24,7 @@ from energize.core.trace import ReadContext
 from energize.data.jsonl import JsonlSource
 from energize.data.mds import MdsSource, unpacked
 from energize.data.webdataset import WebdatasetSource
-from energize.task.load import SampleDecoder
+from energize.task.decode import SampleDecoder
 from tests.support.mds import COMPRESS
 
 M = 1_000_000

@@ -32,7 +32,7 @@ from energize.core import ignored
 from energize.data.stores import open_store
 from energize.errors import DecodeError
 from energize.metadataset import read_metadataset
-from energize.task.load import SampleDecoder
+from energize.task.decode import SampleDecoder
 from tests.support.metadatasets import written
 from tests.support.prepared import captions
 

@@ -23,7 +23,7 @@ from energize.errors import (
 )
 from energize.preparation import prepare
 from energize.preparation.media import prepare_filesystem_dataset, prepare_media
-from energize.task.load import SampleDecoder
+from energize.task.decode import SampleDecoder
 from tests.extras.test_media import EXTENSION, image
 from tests.support.peers import run_energon
 from tests.support.tars import contents, write_tar

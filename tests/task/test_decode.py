@@ -22,7 +22,9 @@ from energize import CrudeSample
 from energize.core import limits
 from energize.core.description import described
 from energize.errors import ConfigError, DecodeError
-from energize.task.load import IMAGE_SPECS, SampleDecoder, SampleLoader, decoded_by
+from energize.task.decode import SampleDecoder, decoded_by
+from energize.task.images import IMAGE_SPECS
+from energize.task.load import SampleLoader
 from tests.support.images import encoded, picture
 from tests.support.refusals import check_refusals
 

@@ -16,8 +16,8 @@ import energize as ez
 from energize.core.samples import CaptioningSample
 from energize.errors import ConfigError, EncoderError
 from energize.preparation import prepare
+from energize.task.decode import SampleDecoder
 from energize.task.hooks import active_hooks
-from energize.task.load import SampleDecoder
 from tests.support.refusals import check_refusals
 
 COUNT = 40

@@ -1,0 +1,464 @@
+"""Reports of what a ledger has counted."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from energize.core.arrays import FloatArray, Int64Array
+from energize.core.blends import ContinuedDataset
+from energize.core.dataset import Dataset
+from energize.core.node import INFINITE
+from energize.core.progress import counted
+from energize.datasets.quota import QuotaDataset
+from energize.report import levels
+from energize.report.ledger import (
+    COST,
+    DELIVERED,
+    FAILED,
+    ITEMS,
+    LATE_LOSS,
+    LATE_LOSSES,
+    LOSS,
+    LOSSES,
+    NO_NUMBERS,
+    PADDING,
+    REPEATS,
+    ROW_COLUMNS,
+    SAMPLES,
+    SECONDS,
+    SKIPPED,
+    SQUARES,
+    TOTALS,
+    WAITED,
+    WEIGHT,
+    Book,
+)
+from energize.report.levels import MixLevel
+from energize.report.table import LedgerRow, RankTotals, Report
+
+# Reports.
+
+
+def kish(weights: float, squares: float) -> float:
+    """Kish's effective sample size of loss weights, by their sum and that of their
+    squares.
+
+    (sum of w)^2 / (sum of w^2): as many samples of equal weight tell as much (Kish,
+    Survey Sampling, 1965). 0 where nothing has a weight.
+
+    >>> kish(4.0, 4.0), kish(10.0, 100.0)
+    (4.0, 1.0)
+    """
+    return weights * weights / squares if squares > 0 else 0.0
+
+
+_ROUNDING = 4.0
+"""Slots by which the orders of mixes round at most: 3.36, and one more for those that
+are begun."""
+
+_FILTERED = 2.0
+"""Tolerance behind a filter, in square roots of the number of items: four standard
+deviations of a share of 50 %, as the choice of a filter is not part of the plan."""
+
+_SAME = 1e-3
+"""A part of a share that planned and delivered may differ in, where both count the same
+items."""
+
+
+Above: TypeAlias = "tuple[Dataset[Any], ...]"
+"""What a level is read through, from the whole on."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """The parts of a level by their weights: `asked`, `planned` and `delivered` in one
+    `unit`. `units` counts the items of the mix that each part received, `lost` the
+    samples that were skipped or failed. `comparable` is True if `units` and `asked`
+    count the same items.
+    """
+
+    level: MixLevel
+    above: Above = ()
+    unit: str = "samples"
+    asked: Any = None
+    planned: Any = None
+    delivered: Any = None
+    units: Any = None
+    lost: int = 0
+    comparable: bool = False
+
+
+def _warning(each: _Parts, lanes: int, mean: float) -> Iterator[str]:
+    """Yield a line if a share is further from the requested one than the order allows.
+
+    The order is deterministic, so only a reason that follows from the plan or from the
+    counts is stated. If there is none, nothing is yielded.
+
+    Args:
+        each: The parts of one level.
+        lanes: Number of lanes of a stream; each holds its own buffers.
+        mean: Mean number of samples in an item of the whole.
+    """
+    if not each.comparable or each.units.sum() <= 0:
+        return
+    total = each.units.sum()
+    distance = np.abs(each.units - total * each.asked)
+    worst = int(distance.argmax())
+    buffered = 0.0
+    for node in each.above:
+        buffered = (
+            buffered * (mean if node.traits.gathers else 1.0) + node.traits.buffered
+        )
+    tolerance = max(_ROUNDING, _block(each.level.mix), buffered * lanes)
+    filtering = _leaves_out(each.above)
+    if filtering:
+        tolerance = max(tolerance, _FILTERED * math.sqrt(total))
+    if distance[worst] <= tolerance:
+        return
+    reasons = list(_reasons(each, filtering, total, tolerance))
+    if not reasons:
+        return
+    part = each.level.parts[worst]
+    where = f" of {each.level.label!r}" if each.level.path else ""
+    yield (
+        f"{part.name!r}{where} has {100 * each.units[worst] / total:.3f} % of "
+        f"{total:,.0f} {each.unit}, requested were {100 * each.asked[worst]:.3f} %: "
+        f"{'; '.join(reasons)}"
+    )
+
+
+def _block(mix: Any) -> float:
+    """Slots within which a scheme keeps shares."""
+    if isinstance(mix, QuotaDataset):
+        return float(mix.size)  # an epoch has them, in whatever order
+    scheme = getattr(mix, "scheme", None)
+    options = getattr(mix, "options", {})
+    if scheme == "block":
+        return float(options.get("block_size", 1000))
+    return 65_536.0 if scheme in ("random", "uniform") else 0.0
+
+
+def _reasons(
+    each: _Parts, node: str | None, total: float, tolerance: float
+) -> Iterator[str]:
+    """Yield the reasons that the plan and the counts prove.
+
+    `node` is the class of a dataset above the mix that leaves out items.
+    """
+    if node:
+        yield (
+            f"{node} is above the blend and leaves out items after the blend has "
+            "counted them. Put it below the blend to weigh what it returns"
+        )
+    if each.planned is None:
+        if each.lost:
+            yield "samples were skipped or failed"
+        elif node is None and not getattr(each.level.mix, "_endless", True):
+            short = np.flatnonzero(total * each.asked - each.units > tolerance)
+            yield from _ended(each, short)
+        return
+    planned = total * each.planned
+    short = np.flatnonzero(total * each.asked - planned > tolerance)
+    yield from _ended(each, short)
+    if np.abs(each.units - planned).max() <= tolerance:
+        return
+    if each.lost:
+        yield "samples were skipped or failed"
+    else:
+        yield "the loaded state belongs to another mix (strict=False)"
+
+
+def _ended(each: _Parts, short: Sequence[int] | Int64Array) -> Iterator[str]:
+    """Yield the names of the parts whose share is below the requested one."""
+    if len(short):
+        names = ", ".join(repr(each.level.parts[part].name) for part in short)
+        yield f"{names} ended by the stop rule, and the other sources took its share"
+
+
+def _leaves_out(above: Above) -> str | None:
+    """Return the first dataset above a blend that gives other items than it takes, as
+    only reading tells.
+    """
+    for node in above:
+        passes = node.indexed or node.traits.keeps_order or len(node.inputs) > 1
+        inner = node.inputs[0] if node.inputs else node
+        known = node.sized and inner.sized and node.size in (inner.size, INFINITE)
+        if not passes and (inner.indexed or not known):
+            return type(node).__name__
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Stand:
+    """Where a run stands: `items` that all ranks were given since it began, None where
+    that is not known; on `world_size` ranks, of which this is `rank`; of a stream, in
+    `lanes`.
+    """
+
+    items: int | None
+    rank: int
+    world_size: int
+    lanes: int = 1
+
+
+class Telling:
+    """Makes a report of the `numbers` of a book, which are those of all ranks together,
+    or of this one alone: of the `whole` run, or since counting began.
+
+    What the order gave before that is added where the whole is told; then `planned` is
+    that of all of it, and else since counting began.
+    """
+
+    def __init__(
+        self,
+        book: Book,
+        stand: Stand,
+        numbers: FloatArray,
+        *,
+        all_ranks: bool = True,
+        title: str | None = None,
+    ) -> None:
+        self.book = book
+        self.stand = stand
+        self.title = title
+        self.all_ranks = all_ranks
+        of_rows, of_ranks = np.split(numbers, [-stand.world_size * TOTALS])
+        self.of_ranks = of_ranks.reshape(-1, TOTALS).tolist()
+        self.counted = of_rows.reshape(-1, ROW_COLUMNS)
+        self.rows, self.edited = self.counted.copy(), _continued(book.dataset)
+        self.run = self.planned = book.planned(stand.items)
+        since = book.since or 0
+        before = book.planned(since) if since else None
+        covers_run = all_ranks and (not self.edited or title is not None)
+        self.whole = covers_run and before is not None
+        self.start = 0 if self.whole else since
+        self.starts = levels.spans(book.levels, self.start)
+        self.stops = levels.spans(book.levels, stand.items)
+        if before is not None:
+            self._account_for(before, since)
+        self.totals = self.rows.sum(axis=0)
+        self.differing: list[_Parts] = []
+
+    def _add_before(self, samples: FloatArray, since: int) -> None:
+        """What the order says beside samples and items of the time before counting
+        began.
+        """
+        counts = np.array([_count(each.source) for each in self.book.levels.leaves])
+        self.rows[:, REPEATS] += np.maximum(samples - counts, 0) * (counts > 0)
+        of = self.book.levels
+        spent = samples.copy()
+        reached = levels.spans(of, since)
+        known = levels.spend(
+            of, spent, self.starts, reached, self.book.counts, costs=False
+        )
+        self.rows[known, COST] += spent[known]
+
+    def _account_for(self, before: FloatArray, since: int) -> None:
+        """Add the plan up to the item `since`, or subtract it from the planned items of
+        a report that does not cover the whole run.
+        """
+        if self.whole:
+            self.rows += before
+            self._add_before(before[:, SAMPLES], since)
+        elif self.run is not None:
+            self.planned = self.run - before
+
+    def report(self, left_out: dict[str, int] | None = None) -> Report:
+        """Return the report, with the totals of each rank."""
+        rank = self.stand.rank
+        ranks = [
+            RankTotals(
+                number,
+                round(totals[DELIVERED]),
+                round(totals[PADDING]),
+                *totals[WAITED : SECONDS + 1],
+            )
+            for number, totals in enumerate(self.of_ranks)
+            if self.all_ranks or number == rank
+        ]
+        columns = self.counted
+        report = Report(
+            title=self.title or self._default_title(ranks),
+            rows=tuple(
+                self._rows_of(self.book.levels, _Parts(self.book.levels), 0, ())
+            ),
+            ranks=tuple(ranks) if self.title is None else (),
+            world_size=self.stand.world_size,
+            cost_name=self.book.cost_name,
+            left_out=left_out or {},
+            weighed=bool((columns[:, WEIGHT] != columns[:, SAMPLES]).any()),
+            notes=tuple(self._notes()),
+        )
+        mean = float(self.totals[SAMPLES] / max(self.totals[ITEMS], 1.0))
+        lanes = self.stand.lanes
+        warnings = (_warning(each, lanes, mean) for each in self.differing)
+        return replace(report, warnings=tuple(chain.from_iterable(warnings)))
+
+    def _notes(self) -> Iterator[str]:
+        if self.book.since and self.title is None:
+            told = "all of it since then"
+            if self.whole:
+                told = (
+                    "costs, loss weights, failures and waiting since then, the rest "
+                    "all along"
+                )
+            yield f"counting began after {self.book.since:,} items of the run: {told}"
+        if self.edited:
+            yield "the mix was edited while the run went on: epochs count from there"
+        if self.planned is None:
+            yield "this is a stream: only reading tells what its order gives"
+        if not self.all_ranks:
+            yield "report(all_ranks=True), called on all ranks, sums them"
+
+    def _rows_of(
+        self, level: MixLevel, among: _Parts, number: int, above: Above
+    ) -> list[LedgerRow]:
+        above = (*above, *level.above)
+        own = self._parts_of(level, above)
+        rows = [self._row(level, among, number)]
+        for place, part in enumerate(level.parts):
+            rows += self._rows_of(part, own, place, above)
+        return rows
+
+    def _row(self, level: MixLevel, among: _Parts, number: int) -> LedgerRow:
+        counts = self._sum(level)
+        costs = self.book.cost_name is not None
+        return LedgerRow(
+            path=level.path,
+            is_source=level.source is not None,
+            unit=among.unit,
+            asked=_at(among.asked, number),
+            planned=_at(among.planned, number),
+            delivered=_at(among.delivered, number),
+            samples=round(counts[SAMPLES]),
+            samples_share=_part(counts[SAMPLES], self.totals[SAMPLES]),
+            batches=round(counts[ITEMS], 6),
+            batches_share=_part(counts[ITEMS], self.totals[ITEMS]),
+            cost=counts[COST] if costs else None,
+            cost_share=_part(counts[COST], self.totals[COST]) if costs else None,
+            weight=counts[WEIGHT],
+            weight_share=_part(counts[WEIGHT], self.totals[WEIGHT]),
+            effective=kish(counts[WEIGHT], counts[SQUARES]),
+            epochs=self._epochs(level),
+            repeats=_part(counts[REPEATS], counts[SAMPLES]),
+            skipped=round(counts[SKIPPED]),
+            failed=round(counts[FAILED]),
+            losses=round(counts[LOSSES]),
+            loss=_mean(counts[LOSS], counts[LOSSES]),
+            late_loss=_mean(counts[LATE_LOSS], counts[LATE_LOSSES]),
+            no_numbers=round(counts[NO_NUMBERS]),
+        )
+
+    def _sum(self, level: MixLevel) -> Any:
+        return self.rows[level.rows.start : level.rows.stop].sum(axis=0).tolist()
+
+    def _epochs(self, level: MixLevel) -> float | None:
+        count = _count(level.source)
+        run = self.rows if self.run is None else self.run
+        return float(run[level.rows.start, SAMPLES]) / count if count else None
+
+    def _default_title(self, ranks: Sequence[RankTotals]) -> str:
+        world = self.stand.world_size
+        recipients = f"rank {self.stand.rank} of {world} alone"
+        if world == 1:
+            recipients = "one rank"
+        elif self.all_ranks:
+            recipients = f"all {world} ranks"
+        items = counted(sum(totals.items for totals in ranks), "item")
+        return f"What was delivered: {items} to {recipients}"
+
+    def _parts_by_cost(
+        self, level: MixLevel, above: Above, asked: Any, sums: FloatArray
+    ) -> _Parts:
+        """Return the parts of a level whose weights count a cost."""
+        start = self.starts.get(level.path)
+        stop = self.stops.get(level.path)
+        planned = levels.shares_of(
+            levels.spent_by(level, stop) - levels.spent_by(level, start)
+        )
+        delivered = None
+        if self.book.counts(level.mix):
+            delivered = levels.shares_of(sums[:, COST])
+        unit = self.book.cost_name or "cost"
+        return _Parts(level, above, unit, asked, planned, delivered)
+
+    def _parts_of(self, level: MixLevel, above: Above) -> _Parts:
+        if not level.parts:
+            return _Parts(level)
+        start = self.starts.get(level.path)
+        stop = self.stops.get(level.path)
+        asked = levels.asked_of(level, start, stop)
+        sums = np.array([self._sum(part) for part in level.parts])
+        if getattr(level.mix, "unit", None) is not None:
+            return self._parts_by_cost(level, above, asked, sums)
+        units, single, known = self._units(level, above, self.rows)
+        of_order = (
+            None if self.planned is None else self._units(level, above, self.planned)[0]
+        )
+        delivered = levels.shares_of(units)
+        if not self.all_ranks and of_order is not None:
+            units = of_order  # which all ranks have together
+        unit = "samples" if single else "batches"
+        lost = round(sums[:, [SKIPPED, FAILED]].sum())
+        comparable = known and asked is not None
+        planned = levels.shares_of(of_order)
+        own = _Parts(
+            level, above, unit, asked, planned, delivered, units, lost, comparable
+        )
+        self.differing.append(own)
+        return own
+
+    def _units(
+        self, level: MixLevel, above: Above, rows: Any
+    ) -> tuple[FloatArray, bool, bool]:
+        """Return how many items of its mix rows are of, for each part of a level;
+        whether these are samples, and whether that is known.
+        """
+        first = level.rows.start
+        own = rows[level.rows.start : level.rows.stop]
+        values = own[:, ITEMS]
+        sizes = levels.samples_per_item(level)
+        known = not any(
+            node.traits.gathers for node in above[:-1]
+        )  # an item of the mix is one of the whole
+        single = bool((sizes == 1).all()) and not (
+            known and (values != own[:, 0]).any()
+        )
+        if not known:
+            known = not np.isnan(sizes).any()
+            values = own[:, SAMPLES] / (sizes if known else 1.0)
+        parts = (
+            slice(each.rows.start - first, each.rows.stop - first)
+            for each in level.parts
+        )
+        return np.array([values[each].sum() for each in parts]), single, known
+
+
+def _continued(node: Dataset[Any]) -> bool:
+    """Whether parts go on from places in another mix, in which nobody knows what
+    came.
+    """
+    return isinstance(node, ContinuedDataset) or any(map(_continued, node.inputs))
+
+
+def _count(source: Any) -> int:
+    """Return how many samples a source has; 0 where only reading tells."""
+    return int(getattr(source, "count", 0) or 0) if source is not None else 0
+
+
+def _at(values: FloatArray | None, number: int) -> float | None:
+    return None if values is None else round(float(values[number]), 12)
+
+
+def _mean(total: float, count: float) -> float | None:
+    return total / count if count else None
+
+
+def _part(value: float, total: float) -> float:
+    return float(value) / float(total) if total else 0.0

@@ -1,0 +1,353 @@
+"""Decoding the parts of raw samples: images, arrays, texts, video and sound."""
+
+from __future__ import annotations
+
+import io
+import logging
+import math
+import pickle
+import zipfile
+import zlib
+from codecs import BOM_UTF8
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from types import MappingProxyType
+from typing import Any, get_args
+
+import numpy as np
+
+from energize.core import limits
+from energize.core.checks import checked_choice
+from energize.core.description import described
+from energize.core.ignored import said_once
+from energize.core.lazy import torch
+from energize.core.validation import load_json
+from energize.data.av import AVWebdatasetDecoder
+from energize.data.media import (
+    BY_EXTENSION,
+    HEAD,
+    AVDecoderType,
+    MediaMetadataType,
+    kind_by_start,
+)
+from energize.data.trust import VARIABLE
+from energize.errors import (
+    ConfigError,
+    DecodeError,
+)
+from energize.task.images import IMAGE_SPECS, decode_image
+
+_AT_ONCE = 64 * 1024
+_MEMBER_BYTES = (
+    32 * 1024
+)  # what unpacking a member of gzip takes, however few bytes it is of
+
+
+# Parts that are not images, from bytes.
+
+
+def unpacked_gzip(data: bytes) -> bytes:
+    """Return what gzip packed, in any number of members."""
+    counted = int.from_bytes(
+        data[-4:], "little"
+    )  # what gzip itself wrote, of its last 4 GiB
+    limits.decoding.spend(counted)
+    found = io.BytesIO()
+    stream = io.BytesIO(data)
+    rest = b""
+    members = 0
+    unpacking = None
+    while rest := rest or stream.read(_AT_ONCE):
+        if unpacking is None:
+            rest = (
+                rest.lstrip(b"\0") if members else rest
+            )  # they may be padded with zeros
+            if not rest:
+                continue
+            members = members + 1
+            unpacking = zlib.decompressobj(zlib.MAX_WBITS | 16)
+        found.write(unpacking.decompress(rest, _AT_ONCE))
+        counted = limits.decoding.spend(found.tell() + members * _MEMBER_BYTES, counted)
+        rest = unpacking.unconsumed_tail
+        if unpacking.eof:
+            rest = unpacking.unused_data
+            unpacking = None
+    if unpacking is not None:
+        raise EOFError("it ends before the end of what is packed")
+    return found.getvalue()
+
+
+_NPY_HEADERS = {
+    (1, 0): np.lib.format.read_array_header_1_0,
+    (2, 0): np.lib.format.read_array_header_2_0,
+}
+
+
+def _array(data: bytes) -> np.ndarray[Any, Any]:
+    stream = io.BytesIO(data)
+    version = np.lib.format.read_magic(stream)
+    if version not in _NPY_HEADERS:
+        raise ValueError(f"format version {version} of .npy files is not known")
+    shape, _, dtype = _NPY_HEADERS[version](stream)
+    if dtype.hasobject:
+        raise ValueError(
+            "it holds Python objects, which are pickled; nothing is ever unpickled"
+        )
+    # The array is made before its bytes are read, so what the header says is compared
+    # with them.
+    promised = math.prod(shape) * dtype.itemsize
+    there = len(data) - stream.tell()
+    if promised != there:
+        raise ValueError(
+            f"the header says {promised} bytes of values, and there are {there}"
+        )
+    stream.seek(0)
+    return np.lib.format.read_array(stream, allow_pickle=False)
+
+
+def _unzipped(data: bytes) -> zipfile.ZipFile:
+    packed = zipfile.ZipFile(io.BytesIO(data))
+    size = sum(each.file_size for each in packed.infolist())
+    limits.decoding.spend(2 * size)
+    return packed
+
+
+def _arrays(data: bytes) -> dict[str, np.ndarray[Any, Any]]:
+    packed = _unzipped(data)
+    files = packed.infolist()
+    if len(files) > limits.PARTS:
+        raise ValueError(f"{len(files)} arrays: {limits.over('PARTS')}")
+    return {  # no more is unpacked of a file than it says that it has
+        each.filename.removesuffix(".npy"): _array(
+            packed.open(each).read(each.file_size)
+        )
+        for each in files
+    }
+
+
+def _weights(data: bytes) -> Any:
+    """Return what `torch.save` wrote: tensors, and plain values of them."""
+    damaged = _unzipped(data).testzip()  # torch compares no checksums
+    if damaged is not None:
+        raise ValueError(f"the bytes of {damaged} are not those of its checksum")
+    return torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+
+
+_DECODERS: Mapping[str, Callable[[bytes], Any]] = {
+    "txt text transcript": lambda data: data.removeprefix(BOM_UTF8).decode(),
+    "json jsn": load_json,
+    "cls cls2 class index inx id count": int,
+    "npy": _array,
+    "npz": _arrays,
+    "pth": _weights,
+}
+PART_DECODERS: Mapping[str, Callable[[bytes], Any]] = MappingProxyType(
+    {part: decode for parts, decode in _DECODERS.items() for part in parts.split()}
+)
+"""How each part is decoded. What is not here, pickles first of all, stays bytes."""
+
+
+_STAYS = (
+    "parts {} stay bytes, for unpickling may run any program; where you trust who "
+    f"wrote the folder, name it in trust_code= or {VARIABLE}"
+)
+
+
+# Decoding the parts of raw samples.
+
+
+@dataclass(frozen=True, kw_only=True)
+class SampleDecoder:
+    """Decodes the parts of a sample. Decoders with equal arguments are equal.
+
+    Images, videos and sounds are recognised by their first bytes, or else by the
+    extension of the part; `energize.data.media.FORMATS` has all formats. Further parts
+    are decoded by extension:
+
+    - txt, text, transcript: str
+    - json, jsn: the value
+    - cls, cls2, class, index, inx, id, count: int
+    - npy: a numpy array; npz: a dict of arrays
+    - pth: what `torch.save` wrote, read weights-only
+
+    A part that ends in .gz is unpacked first. All other parts stay bytes. So do pickles
+    (pkl, pickle, pyd, pt), because unpickling may run any program.
+
+    Args:
+        image_decode: What images become, by webdataset's names: numpy `l8 rgb8 rgba8`
+            (uint8) and `l rgb rgba` (float32 from 0 to 1) of shape (H, W) or (H, W, C);
+            tensors with the prefix `torch`, of shape (H, W) or (C, H, W); PIL images
+            `pill`, `pil`, `pilrgba`. `stored`, `torchstored` and `pilstored` keep the
+            values of the file: the indices of a palette, 16 bits (as torch tensor
+            int32).
+        av_decode: What videos and sounds become. "AVDecoder" decodes clips on request;
+            "torch" is an `AVData` of all frames, or of all sound if there is no video;
+            "pyav" is an open container of PyAV. Only "AVDecoder" can be made without
+            PyAV (`energize[av]`).
+        video_decode_audio: Whether "torch" decodes the sound of videos too.
+        guess_content: Whether parts with any extension may be media.
+        unpickle: Whether pickle and pyd are unpickled.
+        orient: Whether images are turned as their EXIF orientation says. By default,
+            images of loose files are turned; images of prepared folders are turned if
+            their dataset.yaml has `orient: true`.
+        fields: Decoders of single fields by name, of crude samples by part: `{"mask":
+            SampleDecoder(image_decode="torchstored")}`; a function of bytes; None for
+            the bytes.
+
+    Raises:
+        ConfigError: For an unknown `image_decode` or `av_decode`.
+
+    Example:
+        >>> SampleDecoder().decode("meta.json", b'{"width": 640}')
+        {'width': 640}
+
+    """
+
+    image_decode: str = "torchrgb"
+    av_decode: AVDecoderType = "AVDecoder"
+    video_decode_audio: bool = False
+    guess_content: bool = False
+    unpickle: bool = False
+    orient: bool | None = None
+    fields: Mapping[str, SampleDecoder | Callable[[bytes], Any] | None] = field(
+        default_factory=dict, hash=False
+    )
+
+    def __post_init__(self) -> None:
+        for name, own in self.fields.items():
+            if not (own is None or callable(own)):
+                told = (
+                    f"fields[{name!r}] is a SampleDecoder, a function of bytes, or None"
+                )
+                raise ConfigError(f"SampleDecoder: {told}; got {own!r}")
+        checked_choice(self.image_decode, "image_decode", IMAGE_SPECS)
+        checked_choice(self.av_decode, "av_decode", get_args(AVDecoderType))
+
+    def decode(self, name: str, data: bytes) -> Any:
+        """Return the content of the part, or file, called `name`.
+
+        Raises `DecodeError` naming it when its bytes are bad.
+        """
+        extension = name.rpartition(".")[2].lower()
+        if extension == "gz":
+            with limits.decoding:
+                while name.lower().endswith(".gz"):
+                    data = decoded_by(unpacked_gzip, name, data)
+                    name = name[:-3]
+                return self.decode(name, data)
+        kind = BY_EXTENSION.get(extension)
+        if kind is not None or self.guess_content:
+            kind = kind_by_start(data[:HEAD]) or kind
+        if kind == MediaMetadataType.AV:
+            decoder = AVWebdatasetDecoder(self.video_decode_audio, self.av_decode)
+            return decoder.decoded(name, data)
+        try:
+            if kind == MediaMetadataType.IMAGE:
+                spec = IMAGE_SPECS[self.image_decode]
+                return decode_image(data, spec, orient=self.orient, name=name)
+            if extension in ("pickle", "pyd"):
+                if self.unpickle:
+                    return pickle.loads(data)  # noqa: S301 - which the program asked for
+                said_once(
+                    "SampleDecoder",
+                    extension,
+                    _STAYS.format(extension),
+                    logging.WARNING,
+                )
+            return (
+                PART_DECODERS[extension](data) if extension in PART_DECODERS else data
+            )
+        except _NO_BAD_BYTES:
+            raise
+        except Exception as error:
+            raise _undecodable(error, name, data) from error
+
+    def decode_of(self, field: str) -> Callable[[str, bytes], Any]:
+        """Return what decodes the part, by name and bytes, that a field is read
+        from.
+        """
+        own = self.fields.get(field, self)
+        if own is None:
+            return undecoded
+        return (
+            own.decode if isinstance(own, SampleDecoder) else partial(decoded_by, own)
+        )
+
+    def with_options(self, options: Mapping[str, Any]) -> SampleDecoder:
+        """Return the decoder with what a dataset.yaml says of decoding and this one
+        does not.
+
+        >>> SampleDecoder().with_options({"orient": True}).orient
+        True
+        """
+        fields = {
+            name: own.with_options(options) if isinstance(own, SampleDecoder) else own
+            for name, own in self.fields.items()
+        }
+        return replace(
+            self,
+            fields=fields,
+            orient=options.get("orient") if self.orient is None else self.orient,
+            guess_content=self.guess_content or bool(options.get("guess_content")),
+        )
+
+    def config(self) -> dict[str, Any]:
+        """Return the arguments by name."""
+        own = {name: described(each) for name, each in self.fields.items()}
+        return asdict(replace(self, fields={})) | {"fields": own}
+
+    def describe(self) -> dict[str, Any]:
+        """Return `image_decode`, and what else is not as by default; not who is
+        trusted.
+        """
+        usual = SampleDecoder(
+            image_decode=self.image_decode, unpickle=self.unpickle
+        ).config()
+        told = {"image_decode": self.image_decode}
+        return told | {
+            name: value for name, value in self.config().items() if value != usual[name]
+        }
+
+    @limits.decoding
+    def __call__(self, sample: Mapping[str, Any]) -> dict[str, Any]:
+        """Decode all parts of a raw sample; what is not bytes, and names with __,
+        stay.
+        """
+        return {
+            name: self.decode_of(name)(name, value)
+            if isinstance(value, bytes) and not name.startswith("__")
+            else value
+            for name, value in sample.items()
+        }
+
+
+_NO_BAD_BYTES = (MemoryError, TimeoutError, ConfigError)
+"""Short memory, an alarm of the user's and wrong settings."""
+
+
+def decoded_by(decode: Callable[[bytes], Any], name: str, data: bytes) -> Any:
+    """Return `decode(data)`; raise `DecodeError` naming the part and the reason for bad
+    bytes.
+
+    Short memory, an alarm of the user's (`TimeoutError`) and wrong settings are not bad
+    bytes.
+    """
+    try:
+        return decode(data)
+    except _NO_BAD_BYTES:
+        raise
+    except Exception as error:
+        raise _undecodable(error, name, data) from error
+
+
+def _undecodable(error: Exception, name: str, data: bytes) -> DecodeError:
+    return DecodeError(
+        f"part {name!r} of {len(data)} bytes cannot be decoded: "
+        f"{type(error).__name__}: {error}; it begins with {data[:16]!r}"
+    )
+
+
+def undecoded(name: str, data: bytes) -> bytes:
+    """Return the bytes of a part as they are."""
+    return data

@@ -1,0 +1,262 @@
+"""Field maps: which part of a raw sample each field of a sample type is read from."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any, cast
+
+from energize.core.records import declared_fields, type_fields
+from energize.core.samples import (
+    METADATA,
+    CrudeSample,
+    Sample,
+)
+from energize.core.validation import load_json
+from energize.data.media import (
+    EXTENSIONS,
+    MediaMetadataType,
+)
+from energize.errors import (
+    ConfigError,
+    DataError,
+    DecodeError,
+    nearest,
+)
+from energize.task.shapes import SHAPES
+
+# Field maps: which part of a raw sample each field of a sample type is read from.
+
+EACH = "*"
+"""The key that leads to each element of a list."""
+
+_CALL = re.compile(r"\s*(?P<name>[a-z_]+)\((?P<arguments>.*)\)\s*", re.S)
+_LABEL = re.compile(r"\s*(?:([a-z_]+)=)?(.*)", re.S)
+_ACCESS = re.compile(
+    r"\s*(?P<part>[^\[\],\s]+(?:\s+[^\[\],\s]+)*)(?P<keys>(?:\[[^\[\]]+\])*)\s*"
+)
+_KEY = re.compile(r"\[([^\[\]]+)\]")
+_NUMBER = re.compile(r"([0-9]+)")
+
+_USUAL_PARTS = {
+    "image": EXTENSIONS[MediaMetadataType.IMAGE],
+    "text": ("txt", "text"),
+    "caption": ("txt", "text", "json[text]"),
+    "label": ("cls", "cls2"),
+    "context": ("json[question]",),
+    "video": EXTENSIONS[MediaMetadataType.AV],
+    "turns": ("json[conversations]", "json[messages]"),
+    "images": ("images.*", *EXTENSIONS[MediaMetadataType.IMAGE]),
+    "videos": ("videos.*", *EXTENSIONS[MediaMetadataType.AV]),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class PartAccess:
+    """A part of a raw sample, and the keys that lead to a value in it when it is JSON.
+
+    With `*` (any text) or `?` (any character) in `part` it is all parts of that
+    pattern. The key `*` leads to the list of what the keys after it lead to in each
+    element of a list.
+    """
+
+    part: str
+    keys: tuple[str, ...] = ()
+
+    @property
+    def several(self) -> bool:
+        """Whether it means a list, of all parts that match."""
+        return "*" in self.part or "?" in self.part
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it means one part as a whole, as decoded."""
+        return not (self.keys or self.several or self.part.startswith("__"))
+
+    def among(self, parts: Iterable[str]) -> list[str]:
+        """Return which of the names `parts` are meant; several in the order of the
+        numbers in them.
+
+        A part in capital letters is meant by its name in small letters, as in
+        webdataset.
+
+        >>> PartAccess("*.jpg").among(["json", "10.jpg", "9.jpg", "jpg"])
+        ['9.jpg', '10.jpg']
+        """
+        if not self.several and self.part in parts:
+            return [self.part]
+        pattern = self.part.lower()
+        named = (name for name in parts if not name.startswith("__"))
+        found = (name for name in named if fnmatchcase(name.lower(), pattern))
+        return sorted(found, key=_by_number)[: None if self.several else 1]
+
+    def within(self, value: Any) -> Any:
+        """Return what the keys lead to in `value`, the content of the part; `DataError`
+        when nothing.
+        """
+        for depth, key in enumerate(self.keys):
+            if isinstance(value, str):
+                with suppress(ValueError, DecodeError):
+                    value = load_json(value)
+            if key == EACH and value is None:
+                return None
+            if key == EACH and isinstance(value, list):
+                rest = PartAccess(self.part, self.keys[depth + 1 :])
+                return [rest.within(each) for each in value]
+            try:
+                value = value[int(key)] if isinstance(value, list) else value[key]
+            except (LookupError, TypeError, ValueError):
+                reached = PartAccess(self.part, self.keys[:depth])
+                raise DataError(
+                    f"{self} leads nowhere: {reached} is {_shape(value)}"
+                ) from None
+        return value
+
+    def __str__(self) -> str:
+        return self.part + "".join(f"[{key}]" for key in self.keys)
+
+
+@dataclass(frozen=True, slots=True)
+class FieldCall:
+    """A function of `energize.task.shapes` and what it is given: labels and parts."""
+
+    name: str
+    arguments: tuple[tuple[str, PartAccess], ...]
+
+    def __str__(self) -> str:
+        labelled = (
+            f"{label}={access}" if label else f"{access}"
+            for label, access in self.arguments
+        )
+        return f"{self.name}({', '.join(labelled)})"
+
+
+def parse_call(text: str) -> FieldCall | None:
+    """Return the call of a function that a description is, None for one that names
+    parts.
+
+    >>> str(parse_call("chat(user=json[q],assistant=json[a])")), parse_call("jpg,png")
+    ('chat(user=json[q], assistant=json[a])', None)
+    """
+    match = _CALL.fullmatch(text)
+    if match is None:
+        return None
+    if match["name"] not in SHAPES:
+        raise ConfigError(
+            f"{text!r} calls {match['name']!r}, which is not one of {', '.join(SHAPES)}"
+            f"{nearest(match['name'], list(SHAPES))}"
+        )
+    arguments = []
+    for argument in match["arguments"].split(","):
+        label, access = cast("re.Match[str]", _LABEL.fullmatch(argument)).groups()
+        arguments.append((label or "", parse_field(access)[0]))
+    return FieldCall(match["name"], tuple(arguments))
+
+
+def parse_field(text: str) -> tuple[PartAccess, ...]:
+    """Return the parts that a description names, most preferred first; of a call all
+    that it is given. Raise `ConfigError` if it is malformed.
+
+    >>> [str(each) for each in parse_field("jpg, meta.json[urls][0], *.png")]
+    ['jpg', 'meta.json[urls][0]', '*.png']
+    """
+    call = parse_call(text)
+    if call is not None:
+        return tuple(access for _, access in call.arguments)
+    options: list[PartAccess] = []
+    position = 0
+    while position <= len(text):
+        match = _ACCESS.match(text, position)
+        if match is None or text[match.end() : match.end() + 1] not in ("", ","):
+            raise ConfigError(
+                f"{text!r} does not say which part a field is read from: expected "
+                "parts such as 'jpg,png', with keys in brackets for JSON, "
+                "'json[caption][en]'"
+            )
+        options.append(PartAccess(match["part"], tuple(_KEY.findall(match["keys"]))))
+        position = match.end() + 1
+    return tuple(options)
+
+
+def check_fields(sample_type: type, names: Iterable[str], said: str) -> None:
+    """Raise `ConfigError` unless these are fields of `sample_type`, all that are
+    needed; beside them there may be metadata. It begins with `said`, who said which
+    fields there are.
+    """
+    fields, required = declared_fields(sample_type)
+    known = [name for name in fields if name not in METADATA]
+    given = [name for name in names if name not in METADATA]
+    for name in given:
+        if name not in known:
+            raise ConfigError(
+                f"{said} the field {name!r}, which {sample_type.__name__} does not "
+                "have; it has "
+                f"{', '.join(known) or 'none'}{nearest(name, known)}"
+            )
+    missing = [name for name in known if name in required and name not in given]
+    if missing:
+        raise ConfigError(
+            f"{said} no {', '.join(missing)}, which {sample_type.__name__} needs"
+        )
+
+
+def check_sample_type(kind: Any) -> None:
+    """Raise `ConfigError` for what is no type of samples."""
+    if not (isinstance(kind, type) and issubclass(kind, Sample | CrudeSample)):
+        raise ConfigError(
+            "sample_type is a dataclass that extends Sample, or CrudeSample; got "
+            f"{kind!r}"
+        )
+
+
+def check_field_map(sample_type: type, field_map: Mapping[str, str]) -> None:
+    """Raise `ConfigError` unless the map is for fields of `sample_type`, all that are
+    needed, and its descriptions can be parsed.
+    """
+    if issubclass(sample_type, CrudeSample):
+        raise ConfigError(
+            f"{sample_type.__name__} has no fields, so it takes no field_map"
+        )
+    metadata = METADATA.intersection(field_map)
+    if metadata:
+        raise ConfigError(
+            f"field_map names {', '.join(sorted(metadata))}, which is not of a part"
+        )
+    check_fields(sample_type, field_map, "field_map names")
+    for text in field_map.values():
+        parse_field(text)
+
+
+def default_field_map(sample_type: type) -> dict[str, str]:
+    """Return the field map of a dataset that has none: for each field, the parts it
+    usually comes from.
+
+    After these come the field's name as a key of a `json` part, and as a part.
+    """
+    return {
+        name: ",".join((*_USUAL_PARTS.get(name, ()), f"json[{name}]", name))
+        for name in type_fields(sample_type)
+        if name not in METADATA
+    }
+
+
+def _by_number(name: str) -> tuple[list[tuple[int, str]], str]:
+    """Return a key that sorts numbers in names as numbers, of any length: page2 before
+    page10.
+    """
+    pieces = _NUMBER.split(name)
+    digits = (each.lstrip("0") if i % 2 else each for i, each in enumerate(pieces))
+    return [(len(each) if i % 2 else 0, each) for i, each in enumerate(digits)], name
+
+
+def _shape(value: Any) -> str:
+    if isinstance(value, dict):
+        return "an object with the keys " + (
+            ", ".join(map(repr, list(value)[:20])) or "(none)"
+        )
+    if isinstance(value, list):
+        return f"a list of {len(value)}"
+    return f"a {type(value).__name__}"
