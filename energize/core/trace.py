@@ -133,8 +133,8 @@ class ReadContext:
             >>> numbers = MapDataset(ListSource(range(4)), check)
             >>> len(numbers.at(range(4), ReadContext.reporting(failed.append)))
             4
-            >>> [str(each.reason) for each in failed]
-            ['two is damaged']
+            >>> print(failed[0].reason)
+            two is damaged
         """
         return cls(sink=FailureSink(report))
 

@@ -36,11 +36,12 @@ class AccelerateLoader(DataLoaderStateMixin, Generic[T]):  # type: ignore[misc]
         accelerator: The accelerator that trains or evaluates.
 
     Example:
+        >>> import torch
         >>> from accelerate import Accelerator
-        >>> from energize import ListSource, get_loader
-        >>> loader = get_loader(ListSource([1, 2, 3]))
+        >>> from energize import BatchDataset, ListSource, get_loader
+        >>> loader = get_loader(BatchDataset(ListSource([1, 2, 3, 4]), 2, torch.tensor))
         >>> list(AccelerateLoader(loader, Accelerator(cpu=True)))
-        [1, 2, 3]
+        [tensor([1, 2]), tensor([3, 4])]
     """
 
     def __init__(self, loader: Loader[T], accelerator: Accelerator) -> None:

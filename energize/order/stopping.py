@@ -52,6 +52,7 @@ def stopped_scheme(scheme: Scheme, limits: Int64Array, stop: str) -> tuple[Schem
     Sources that can never be drawn, of weight 0, count for nothing. Only schemes that
     `make_scheme` made can leave out sources.
 
+    >>> from energize.order import make_scheme
     >>> halves = make_scheme("exact", [0.5, 0.5])
     >>> scheme, size = stopped_scheme(halves, np.array([10, 30]), "all_exhausted")
     >>> size, scheme.counts(20).tolist(), scheme.counts(30).tolist()

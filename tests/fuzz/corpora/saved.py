@@ -23,6 +23,7 @@ from energize import (
     BlendDataset,
     ConfigError,
     EpochizeDataset,
+    FailurePolicy,
     FilterDataset,
     ShuffleDataset,
     WebdatasetSource,
@@ -137,7 +138,7 @@ def _without_listed(folder: Path) -> Seen:
     options = {
         "worker_config": HERE,
         "ledger": False,
-        "skip_listed": folder / "bad.jsonl",
+        "failures": FailurePolicy(skip_listed=folder / "bad.jsonl"),
     }
     with _warnings() as warnings, get_loader(_indexed(folder), **options) as loader:
         items = tuple(told(item) for item in islice(loader, _STEPS))
