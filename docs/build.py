@@ -18,11 +18,14 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 DOCS, LAID_OUT, SITE = ROOT / "docs", ROOT / "build" / "docs", ROOT / "site"
+SETTINGS = tomllib.loads((ROOT / "zensical.toml").read_text())
 NAV = {
-    title: names
-    for part in tomllib.loads((ROOT / "zensical.toml").read_text())["project"]["nav"]
-    for title, names in part.items()
+    title: [name for name in entries if isinstance(name, str)]
+    for group in SETTINGS["project"]["nav"]
+    for title, entries in group.items()
 }
+"""Pages of each group of the navigation, without those of a nested group."""
+
 GROUPS = {
     "loading": "metadataset loader report core.failures core.lanes core.restoring",
     "sources": "data",
@@ -222,11 +225,9 @@ def lay_out() -> None:
     shutil.copytree(
         DOCS, LAID_OUT, ignore=shutil.ignore_patterns("*.py", "*.md", "__pycache__")
     )
-    waiting = [
-        name for names in NAV.values() for name in names if "reference/" not in name
-    ]
+    written = [name for names in NAV.values() for name in names]
     placed = {
-        (DOCS / n if (DOCS / n).exists() else ROOT / n): LAID_OUT / n for n in waiting
+        (DOCS / n if (DOCS / n).exists() else ROOT / n): LAID_OUT / n for n in written
     }
 
     def led(link: re.Match[str], source: Path, page: Path) -> str:

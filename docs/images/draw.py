@@ -1,4 +1,4 @@
-"""Draws the pictures of docs/looking.md beside this file: python docs/images/draw.py
+"""Draws the pictures of docs/debugging.md beside this file: python docs/images/draw.py
 
 The folders of the first two mixes have no samples, only `.nv-meta`, which is all that a
 simulation reads; the folders of the third mix are small and real.

@@ -58,7 +58,8 @@ _WITHOUT_USE = (
     "cache_limit download_retry download_timeout keep_zip num_canonical_nodes "
     "partition_algo predownload sampling_granularity shuffle_algo shuffle_block_size"
 )
-"""Arguments of MosaicML Streaming that change nothing here; docs/compat.md says why."""
+"""Arguments of MosaicML Streaming without effect; docs/coming-from-streaming.md
+explains why."""
 
 _STREAM_HOOKS = (
     "get_shards",
@@ -162,7 +163,9 @@ class Stream:
 def _note(owner: str, name: str, value: object) -> None:
     if value is not None:
         said_once(
-            owner, name, f"{name}={value!r} has no effect: docs/compat.md says why"
+            owner,
+            name,
+            f"{name}={value!r} has no effect: docs/coming-from-streaming.md says why",
         )
 
 
@@ -172,7 +175,7 @@ def _warn_of_hooks(made: object, base: type, hooks: Sequence[str]) -> None:
             if name in vars(kind):
                 text = (
                     f"{kind.__name__}.{name} is called by nothing here; "
-                    "docs/compat.md says what"
+                    "docs/coming-from-streaming.md says what"
                 )
                 said_once(
                     kind.__name__, name, f"{text} to override", level=logging.WARNING
@@ -331,7 +334,7 @@ class StreamingDataset(IterableDataset[Any]):
     `validate_hash` compares files with their hashes; `allow_unsafe_types` reads columns
     of pickles, which can run any program: of folders that you trust. The other
     arguments of MosaicML Streaming change nothing, of which a word in the log tells;
-    docs/compat.md says why.
+    docs/coming-from-streaming.md says why.
 
     `samples` is the dataset that is read, of the samples of all ranks; `batches()`
     makes the one of device batches, for `get_loader`.

@@ -1,4 +1,4 @@
-"""The commands of docs/command-line.md and docs/looking.md print what the pages say."""
+"""The commands of docs/command-line.md and docs/debugging.md print what the pages say."""
 
 import doctest
 import importlib.util
@@ -61,7 +61,7 @@ def test_the_page_of_pictures(tmp_path, monkeypatch):
     drawing = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(drawing)
     drawing.lay_out(tmp_path)
-    assert set(ran(DOCS / "looking.md", tmp_path, monkeypatch)) == {
+    assert set(ran(DOCS / "debugging.md", tmp_path, monkeypatch)) == {
         "simulate",
         "report",
     }

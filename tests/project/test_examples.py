@@ -240,7 +240,7 @@ def test_a_vision_language_model_is_fine_tuned_and_goes_on_from_the_middle(tmp_p
 
 def test_every_example_is_run_and_listed():
     text = (ROOT / "examples" / "README.md").read_text()
-    documented = (ROOT / "docs" / "clients.md").read_text()
+    documented = (ROOT / "docs" / "frameworks.md").read_text()
     for path in (ROOT / "examples").glob("[a-z]*.py"):
         assert path.name in text or f"examples.{path.stem}`" in text, path.name
     clients = {path.stem for path in (ROOT / "examples" / "clients").glob("[a-z]*.py")}

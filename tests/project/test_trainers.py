@@ -1,4 +1,4 @@
-"""Trainers on one, two and three ranks: the table of docs/clients.md is what they
+"""Trainers on one, two and three ranks: the table of docs/frameworks.md is what they
 did."""
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def composer(tmp_path_factory):
 
 def page_table() -> dict[str, list[str]]:
     """The rows of the table of trainers, by their first cells."""
-    text = (ROOT / "docs" / "clients.md").read_text()
+    text = (ROOT / "docs" / "frameworks.md").read_text()
     lines = text[text.index("| trainer |") :].split("\n\n")[0].splitlines()
     head, _, *rows = [
         [cell.strip() for cell in line.strip("|").split("|")] for line in lines
