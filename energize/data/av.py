@@ -34,6 +34,7 @@ from energize.data.media import AVDecoderType, AVMetadata, kind_by_name
 from energize.errors import ConfigError, DecodeError
 
 if TYPE_CHECKING:
+    from av.audio.frame import AudioFrame
     from av.audio.stream import AudioStream
     from av.container import InputContainer
     from av.video.frame import VideoFrame
@@ -236,27 +237,31 @@ def _frame_index(source: BinaryIO, what: str, *, decoding: bool) -> _FrameIndex:
     """
     with _opened(source, what) as container:
         stream = _required(_video_stream(container), what, "video stream")
-        # What AVI stores for packets is their order, not when they are shown.
-        avi = container.format.name == "avi"
+        # AVI stores the order of packets, not their presentation times.
+        has_times = container.format.name != "avi"
         decoding = decoding or stream.codec_context.name not in _FRAME_PER_PACKET
-        shown: list[tuple[Any, int, bool]]
-        if decoding:
-            shown = [(f.pts, f.duration or 0, False) for f in container.decode(stream)]
-        else:
-            shown = _packets(container, stream, what)
+        list_frames = _decoded_frames if decoding else _packets
+        shown = list_frames(container, stream, what)
         rate = stream.average_rate or stream.guessed_rate or 25  # as FFmpeg assumes
         tick = Fraction(stream.time_base or 1)
     if not shown:
         raise DecodeError(f"{what} has a video stream without frames")
     length = 1 / Fraction(rate) / tick
-    if not avi and all(time is not None for time, *_ in shown):
+    if has_times:
         index = _stamped_index(shown, tick, max(1, round(length)))
         if index is not None:
             return index
-    if not decoding and not avi:
-        return _frame_index(source, what, decoding=True)
+        if not decoding:
+            return _frame_index(source, what, decoding=True)
     times = [round(number * length) for number in range(len(shown) + 1)]
     return _FrameIndex(times, tick, [0], stamped=False)
+
+
+def _decoded_frames(
+    container: InputContainer, stream: VideoStream, what: str
+) -> list[tuple[Any, int, bool]]:
+    """Decode all frames; return time, duration and False for each, like `_packets`."""
+    return [(f.pts, f.duration or 0, False) for f in container.decode(stream)]
 
 
 def _packets(
@@ -280,10 +285,12 @@ def _packets(
 def _stamped_index(
     shown: list[tuple[Any, int, bool]], tick: Fraction, length: int
 ) -> _FrameIndex | None:
-    """Return the index by time stamps, None if two frames have the same.
+    """Return the index by time stamps; None if some are missing or equal.
 
     `length` is the duration of the last frame, if nothing else states it.
     """
+    if any(time is None for time, *_ in shown):
+        return None
     shown.sort()
     times = [time for time, *_ in shown]
     gaps = [later - sooner for sooner, later in pairwise(times)]
@@ -415,20 +422,32 @@ def _read_sounds(
     with _opened(source, what) as container:
         for position, samples in _sound_from(container, min(starts, default=0), what):
             count = samples.shape[1]
-            for clip, (start, end) in enumerate(spans):
-                low = max(0, start - position)
-                high = min(count, end - position)
-                if low < high or (start == end and 0 <= start - position < count):
-                    limits.decoding.spend(2 * samples.nbytes)
-                    if not pieces[clip]:
-                        starts[clip] = position + low
-                    pieces[clip].append(samples[:, low : int(high)])
+            for clip, span in enumerate(spans):
+                overlap = _overlap(span, position, count)
+                if overlap is None:
+                    continue
+                limits.decoding.spend(2 * samples.nbytes)
+                if not pieces[clip]:
+                    starts[clip] = position + overlap.start
+                pieces[clip].append(samples[:, overlap])
             if position + count > last:
                 break
     return [
         (start, _joined(parts, what)) if parts else None
         for start, parts in zip(starts, pieces, strict=True)
     ]
+
+
+def _overlap(span: tuple[int, float], position: int, count: int) -> slice | None:
+    """Return the part of a piece of sound that is in a span; None if there is none.
+
+    An empty span has an empty part in the piece that contains its start.
+    """
+    start, end = span
+    low = max(0, start - position)
+    high = min(count, end - position)
+    is_empty_span = start == end and 0 <= start - position < count
+    return slice(low, int(high)) if low < high or is_empty_span else None
 
 
 def _sound_from(
@@ -446,8 +465,15 @@ def _sound_from(
     if exact and first > _WORTH_SEEKING * rate:
         ticks = int((Fraction(first, rate) - _PREROLL) / tick)
         container.seek(ticks, stream=stream, backward=True)
+    yield from _numbered_sound(container.decode(stream), rate, tick, what)
+
+
+def _numbered_sound(
+    frames: Iterator[AudioFrame], rate: int, tick: Fraction, what: str
+) -> Iterator[tuple[int, Samples]]:
+    """Yield the samples of each frame with the number of the first one."""
     position: int | None = None
-    for frame in container.decode(stream):
+    for frame in frames:
         if frame.sample_rate != rate:
             raise DecodeError(
                 f"{what} changes its rate from {rate} to {frame.sample_rate} Hz"
@@ -576,7 +602,9 @@ class AVDecoder(MediaDecoder):
                 ranges, [index.frames_of(each, video_unit) for each in ranges]
             )
             try:
-                clips = _read_frames(self._reading(), self._what, index, spans, size)
+                clips = _read_frames(
+                    self.open_stream(), self.description, index, spans, size
+                )
             except _UntrustedIndexError as reason:
                 if decoding:
                     raise DecodeError(f"{reason}; is the file complete?") from reason
@@ -600,7 +628,9 @@ class AVDecoder(MediaDecoder):
             first = math.floor(start * scale + 0.5)
             length = end if end == math.inf else math.floor((end - start) * scale + 0.5)
             spans.append((max(0, first), max(0, first + length)))
-        sounds = self._there(ranges, _read_sounds(self._reading(), self._what, spans))
+        sounds = self._there(
+            ranges, _read_sounds(self.open_stream(), self.description, spans)
+        )
         times = [
             (start / rate, (start + samples.shape[1]) / rate)
             for start, samples in sounds
@@ -644,47 +674,45 @@ class AVDecoder(MediaDecoder):
         Only `get_audio_num_samples` decodes the sound; the duration is then that of its
         samples.
         """
-        found = AVMetadata()
-        with _opened(self._reading(), self._what) as container:
-            seen = _video_stream(container) if get_video else None
-            heard = _audio_stream(container) if get_audio else None
-            if seen is not None:
-                rate = seen.average_rate or seen.guessed_rate
-                found.video_fps = float(rate) if rate else None
-                if get_video_frame_size:
-                    size = _frame_size(container, seen)
-                    (found.video_width, found.video_height) = size
-            if heard is not None:
-                found.audio_sample_rate = heard.sample_rate
-                found.audio_channels = heard.channels
-                if get_audio_duration:
-                    container.seek(0)
-                    found.audio_duration = _audio_duration(container, heard)
-        if seen is not None and (get_video_duration or get_video_frame_count):
+        metadata = AVMetadata()
+        with _opened(self.open_stream(), self.description) as container:
+            video = _video_stream(container) if get_video else None
+            audio = _audio_stream(container) if get_audio else None
+            if video is not None:
+                _fill_video(metadata, container, video, size=get_video_frame_size)
+            if audio is not None:
+                _fill_audio(metadata, container, audio, duration=get_audio_duration)
+        if video is not None and (get_video_duration or get_video_frame_count):
             index = self._indexed()
             duration = float((index.times[-1] - index.times[0]) * index.tick)
-            found.video_duration = duration if get_video_duration else None
-            found.video_num_frames = len(index) if get_video_frame_count else None
-            found.video_fps = found.video_fps or len(index) / duration
-        if heard is not None and get_audio_num_samples:
-            with _opened(self._reading(), self._what) as container:
-                pieces = _sound_from(container, 0, self._what)
-                found.audio_num_samples = sum(samples.shape[1] for _, samples in pieces)
-            found.audio_duration = found.audio_num_samples / (
-                found.audio_sample_rate or 1
-            )
-        return found
+            metadata.video_duration = duration if get_video_duration else None
+            metadata.video_num_frames = len(index) if get_video_frame_count else None
+            metadata.video_fps = metadata.video_fps or len(index) / duration
+        if audio is not None and get_audio_num_samples:
+            count = self._count_audio_samples()
+            metadata.audio_num_samples = count
+            metadata.audio_duration = count / (metadata.audio_sample_rate or 1)
+        return metadata
+
+    def _count_audio_samples(self) -> int:
+        with _opened(self.open_stream(), self.description) as container:
+            pieces = _sound_from(container, 0, self.description)
+            return sum(samples.shape[1] for _, samples in pieces)
 
     def get_video_fps(self) -> float:
         """Return the frames per second of the video, on average."""
         found = self.get_metadata(True, False, False, False, False)
-        return _required(found.video_fps, self._what, "video stream with a frame rate")
+        return _required(
+            found.video_fps, self.description, "video stream with a frame rate"
+        )
 
     def get_audio_samples_per_second(self) -> int:
         """Return the samples per second of the sound."""
         found = self.get_metadata(get_video=False, get_audio_duration=False)
         return _required(
-            found.audio_sample_rate or None, self._what, "audio stream with a rate"
+            found.audio_sample_rate or None,
+            self.description,
+            "audio stream with a rate",
         )
 
     def get_video_duration(
@@ -702,28 +730,31 @@ class AVDecoder(MediaDecoder):
 
     def has_audio_stream(self) -> bool:
         """Return whether there is sound."""
-        with _opened(self._reading(), self._what) as container:
+        with _opened(self.open_stream(), self.description) as container:
             return _audio_stream(container) is not None
 
     def has_video_stream(self) -> bool:
         """Return whether there are moving pictures; the cover of a sound is none."""
-        with _opened(self._reading(), self._what) as container:
+        with _opened(self.open_stream(), self.description) as container:
             return _video_stream(container) is not None
 
     def _indexed(self, *, decoding: bool = False) -> _FrameIndex:
         if self._index is None or decoding:
-            self._index = _frame_index(self._reading(), self._what, decoding=decoding)
+            self._index = _frame_index(
+                self.open_stream(), self.description, decoding=decoding
+            )
         return self._index
 
-    def _reading(self) -> BinaryIO:
-        """Return the file at its beginning; of bytes in memory a reader of its own."""
+    def open_stream(self) -> BinaryIO:
+        """Return the file, rewound; for bytes in memory a separate reader."""
         if isinstance(self.stream, io.BytesIO):
             return io.BytesIO(self.stream.getvalue())
         self.stream.seek(0)
         return self.stream
 
     @property
-    def _what(self) -> str:
+    def description(self) -> str:
+        """The name for messages, with the size if the file is in memory."""
         name = self._name or "a video or sound"
         if not isinstance(self.stream, io.BytesIO):
             return name
@@ -737,7 +768,7 @@ class AVDecoder(MediaDecoder):
         if behind and not self.suppress_warnings:
             listed = ", ".join(f"{start:g} to {end:g}" for start, end in behind[:5])
             warnings.warn(
-                f"{self._what} has nothing at {len(behind)} of the asked clips "
+                f"{self.description} has nothing at {len(behind)} of the asked clips "
                 f"({listed}"
                 f"{', ...' if len(behind) > 5 else ''}), which are left out",
                 RuntimeWarning,
@@ -746,19 +777,19 @@ class AVDecoder(MediaDecoder):
         return [span for span in found if span is not None]
 
     def __reduce__(self) -> tuple[Any, ...]:
-        data = self._reading().read()
+        data = self.open_stream().read()
         return partial(AVDecoder, name=self._name), (data, self.suppress_warnings)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, AVDecoder):
             return NotImplemented
-        return self is other or self._reading().read() == other._reading().read()
+        return self is other or self.open_stream().read() == other.open_stream().read()
 
     def __hash__(self) -> int:
-        return hash(self._reading().read())
+        return hash(self.open_stream().read())
 
     def __repr__(self) -> str:
-        return f"AVDecoder({self._what})"
+        return f"AVDecoder({self.description})"
 
 
 class AVProbeEntry(NamedTuple):
@@ -807,6 +838,33 @@ class AVProbeIndex:
         before = bisect_right(shown, (timestamp - (not backward), len(self)))
         at = max(before - 1, 0) if backward else before
         return shown[at][1] if at < len(shown) else -1
+
+
+def _fill_video(
+    metadata: AVMetadata, container: InputContainer, stream: VideoStream, *, size: bool
+) -> None:
+    """Set the frame rate, and with `size` the frame size, from the header."""
+    rate = stream.average_rate or stream.guessed_rate
+    metadata.video_fps = float(rate) if rate else None
+    if size:
+        width, height = _frame_size(container, stream)
+        metadata.video_width = width
+        metadata.video_height = height
+
+
+def _fill_audio(
+    metadata: AVMetadata,
+    container: InputContainer,
+    stream: AudioStream,
+    *,
+    duration: bool,
+) -> None:
+    """Set rate and channels, and with `duration` the duration, from the header."""
+    metadata.audio_sample_rate = stream.sample_rate
+    metadata.audio_channels = stream.channels
+    if duration:
+        container.seek(0)
+        metadata.audio_duration = _audio_duration(container, stream)
 
 
 def _audio_duration(container: InputContainer, stream: AudioStream) -> float | None:
@@ -872,36 +930,37 @@ def get_clips_uniform(
             f"get_clips_uniform: num_clips={num_clips!r} is at least 1, and "
             f"clip_duration_seconds={clip_duration_seconds!r} at least 0"
         )
-    known = av_decoder.get_metadata(
+    metadata = av_decoder.get_metadata(
         get_video=request_video, get_video_frame_size=False, get_audio=request_audio
     )
+    name = av_decoder.description
     lengths = []
     if request_video:
-        lengths.append(
-            _required(known.video_duration, av_decoder._what, "video stream")
-        )
+        lengths.append(_required(metadata.video_duration, name, "video stream"))
     if request_audio:
-        lengths.append(
-            _required(known.audio_duration, av_decoder._what, "audio stream")
-        )
-    margin = 0.5 / (known.video_fps or math.inf) if clip_duration_seconds == 0 else 0.0
+        lengths.append(_required(metadata.audio_duration, name, "audio stream"))
+    margin = 0.0
+    if clip_duration_seconds == 0:
+        margin = 0.5 / (metadata.video_fps or math.inf)
     last = max(margin, min(lengths) - clip_duration_seconds - margin)
-    with _opened(av_decoder._reading(), av_decoder._what) as container:
-        streams = [
-            each
-            for each in (_video_stream(container), _audio_stream(container))
-            if each
-        ]
-        begin = max(
-            float((each.start_time or 0) * (each.time_base or 0)) for each in streams
-        )
-    starts = begin + np.linspace(margin, last, num_clips)
+    starts = _start_seconds(av_decoder) + np.linspace(margin, last, num_clips)
     ranges = [(float(start), float(start + clip_duration_seconds)) for start in starts]
     return av_decoder.get_clips(
         video_clip_ranges=ranges if request_video else None,
         audio_clip_ranges=ranges if request_audio else None,
         video_out_frame_size=video_out_frame_size,
     )
+
+
+def _start_seconds(av_decoder: AVDecoder) -> float:
+    """Return the first second at which all streams of a file have started."""
+    with _opened(av_decoder.open_stream(), av_decoder.description) as container:
+        streams = (_video_stream(container), _audio_stream(container))
+        return max(
+            float((stream.start_time or 0) * (stream.time_base or 0))
+            for stream in streams
+            if stream
+        )
 
 
 def get_single_frames_uniform(

@@ -244,6 +244,15 @@ class _Sidecar:
             self._reading = False
             self._news.notify_all()
 
+    def kill(self) -> None:
+        """Kill the process; waiting threads get EOFError."""
+        self._process.kill()
+
+    def detach(self) -> None:
+        """Drop the connection in a forked child; the process belongs to the parent."""
+        self._connection.close()
+        self._process.returncode = 0
+
     def end(self) -> str:
         """Let the sidecar end, as it does when nobody has the other end; return how it
         did.
@@ -276,7 +285,7 @@ def _sidecar() -> _Sidecar:
     with _starting:
         if _own is not None and _own.settings != _settings():
             _cache.cache_clear()
-            _own._process.kill()  # who waits for it asks another one
+            _own.kill()  # waiting threads then ask the next one
             _own = None
         if _own is None:
             _cache()  # what is set wrongly is told by this process
@@ -319,8 +328,7 @@ def _ask(*question: Any) -> Any:
 def _after_fork() -> None:
     global _own  # noqa: PLW0603
     if _own is not None:  # the one of the parent
-        _own._connection.close()
-        _own._process.returncode = 0
+        _own.detach()
     _own = None
     _starting.release()
 

@@ -239,13 +239,14 @@ class JoinedSource(Source[Raw]):
         parts].
         """
         return (
-            self._all_matches
+            self.all_matches
             if self.window is None
-            else self._all_matches[slice(*self.window)]
+            else self.all_matches[slice(*self.window)]
         )
 
     @cached_property
-    def _all_matches(self) -> Int64Array:
+    def all_matches(self) -> Int64Array:
+        """The matches of the whole first dataset, without the window."""
         written = _written(self)
         return _found(self.parts, self.nonmatch) if written is None else written[1]
 
@@ -253,7 +254,7 @@ class JoinedSource(Source[Raw]):
         """With what was looked up in the indexes, which no other process has to do
         again.
         """
-        kept = {} if _files(self) else {"_all_matches": self._all_matches}
+        kept = {} if _files(self) else {"all_matches": self.all_matches}
         return super().__getstate__() | kept
 
     @property
@@ -289,8 +290,8 @@ class JoinedSource(Source[Raw]):
         words = np.where(alone, -1, column.values[np.maximum(rows, 0)])
         return Column(words.astype(np.int32), column.categories)
 
-    def _how_to_index(self, name: str) -> str:
-        return self.parts[0]._how_to_index(name)
+    def indexing_hint(self, name: str) -> str:
+        return self.parts[0].indexing_hint(name)
 
     @property
     def stored_count(self) -> int:
@@ -417,11 +418,11 @@ def write_matches(source: JoinedSource) -> Path:
     before = _written(source)
     if before is not None:
         return before[0]
-    file = source.cache / values_file(_called(source), source._all_matches, None)
+    file = source.cache / values_file(_called(source), source.all_matches, None)
     with writing(file, DatasetError):
         file.parent.mkdir(exist_ok=True)
     content = io.BytesIO()
-    np.save(content, source._all_matches, allow_pickle=False)
+    np.save(content, source.all_matches, allow_pickle=False)
     write_new(file, content.getvalue(), DatasetError)
     return file
 

@@ -175,7 +175,7 @@ class JsonlSource(ShardedSource[dict[str, Any]], FieldSource[dict[str, Any]]):
     def location(self) -> str:
         return str(self.path.absolute())
 
-    def _where(self, shard: int, number: int) -> str:
+    def where_in_shard(self, shard: int, number: int) -> str:
         return f"{self.path}, sample {number}"
 
     def _key(self, shard: int, number: int) -> str:
@@ -185,7 +185,7 @@ class JsonlSource(ShardedSource[dict[str, Any]], FieldSource[dict[str, Any]]):
         start = self._bounds[0]
         numbers = range(start + first, start + stop)
         return [
-            parsed_row(text.strip(), self._where(0, number))
+            parsed_row(text.strip(), self.where_in_shard(0, number))
             for number, text in zip(numbers, self.stored(numbers), strict=True)
         ]
 
@@ -206,7 +206,7 @@ class JsonlSource(ShardedSource[dict[str, Any]], FieldSource[dict[str, Any]]):
                 "json": text.strip(),
             }
             if zlib.crc32(text) == crc
-            else changed(self._where(0, number), text, crc, path)
+            else changed(self.where_in_shard(0, number), text, crc, path)
             for number, text, crc in zip(numbers, texts, expected, strict=True)
         ]
 

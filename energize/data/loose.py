@@ -293,8 +293,10 @@ class LooseSource(ShardedSource[dict[str, Any]], FieldSource[dict[str, Any]]):
         )
         return row.get(KEY) or key_of(f"{several}{number:06d}.json")
 
-    def _where(self, shard: int, number: int) -> str:
-        where = self.rows._where(shard, number).removeprefix(f"{self.location}/")
+    def where_in_shard(self, shard: int, number: int) -> str:
+        where = self.rows.where_in_shard(shard, number).removeprefix(
+            f"{self.location}/"
+        )
         where = (
             where
             if where.startswith(self.location)
@@ -324,7 +326,7 @@ class LooseSource(ShardedSource[dict[str, Any]], FieldSource[dict[str, Any]]):
         except DataError as reason:
             # A file that is missing may be there the next time.
             lasting = not isinstance(reason.__cause__, OSError)
-            return Failed(reason, self._where(shard, number), lasting=lasting)
+            return Failed(reason, self.where_in_shard(shard, number), lasting=lasting)
 
     def _made_of(self, row: Row) -> dict[str, bytes]:
         """Return the parts of a sample by name."""

@@ -570,7 +570,7 @@ class MdsSource(ShardedSource[dict[str, Any]]):
     def name(self) -> str:
         return "/".join(filter(None, [self.path.absolute().name, self.split]))
 
-    def _how_to_index(self, name: str) -> str:
+    def indexing_hint(self, name: str) -> str:
         return (
             "Of MDS shards each sample would be read for it: write them into a "
             "folder of tars"
@@ -583,7 +583,7 @@ class MdsSource(ShardedSource[dict[str, Any]]):
     def location(self) -> str:
         return str((self.path / self.split).absolute())
 
-    def _where(self, shard: int, number: int) -> str:
+    def where_in_shard(self, shard: int, number: int) -> str:
         return f"{self._folder}/{self.shards[shard]}, sample {number}"
 
     def read_shard(
@@ -601,10 +601,10 @@ class MdsSource(ShardedSource[dict[str, Any]]):
         begin = 4 * (entry.samples + 2) if entry.raw_meta is None else 0
         for number, start, stop in zip(numbers, starts, stops, strict=True):
             if not begin <= start <= stop <= entry.raw_data.size:
-                text = (
-                    f"{self._where(shard, number)} would lie at bytes {start} to {stop}"
+                raise ShardError(
+                    f"{self.where_in_shard(shard, number)} would lie at bytes {start} "
+                    f"to {stop}: the shard is damaged; {_AGAIN}"
                 )
-                raise ShardError(f"{text}: the shard is damaged; {_AGAIN}")
         texts = self._ranges(entry, entry.parts[-1], starts, stops)
         return [
             self._decoded(shard, number, text)
@@ -645,7 +645,7 @@ class MdsSource(ShardedSource[dict[str, Any]]):
         return [(self._path(data), *self._offsets(entry, numbers))]
 
     def _decoded(self, shard: int, number: int, data: bytes) -> dict[str, Any] | Failed:
-        where = self._where(shard, number)
+        where = self.where_in_shard(shard, number)
         try:
             return self._decoders[shard](data, where)
         except DecodeError as reason:

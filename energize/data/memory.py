@@ -163,7 +163,7 @@ class SequenceSource(FieldSource[T_co]):
     def _column(self, name: str) -> Column:
         return self.columns[name] if name in self.columns else super()._column(name)
 
-    def _how_to_index(self, name: str) -> str:
+    def indexing_hint(self, name: str) -> str:
         return f"Give it where the source is made: columns={{{name!r}: [...]}}"
 
     def read(self, indices: Int64Array) -> list[T_co | Failed]:

@@ -156,7 +156,7 @@ class RemotePath(os.PathLike[str]):
     def write_bytes(self, data: bytes | Path) -> None:
         """Make an object of these bytes, or of those of a file of this machine."""
         fetching.write(str(self), data)
-        files()._stats.pop(str(self), None)
+        files().forget(str(self))
 
     def unlink(self, *, missing_ok: bool = False) -> None:
         with suppress(FileNotFoundError) if missing_ok else nullcontext():
@@ -191,6 +191,10 @@ class RemoteFiles(Files):
         return self._stats.get(path) or self._stats.setdefault(
             path, fetching.stat(path)
         )
+
+    def forget(self, path: str) -> None:
+        """Look an object up again at the next use, because it was replaced."""
+        self._stats.pop(path, None)
 
     def whole(self, path: str, most: str | None = None) -> bytes:
         """Return all bytes of a file; raise OSError if it is larger than the limit

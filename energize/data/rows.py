@@ -117,7 +117,7 @@ class FieldSource(Source[T_co]):
         except ColumnError as reason:
             raise ColumnError(f"{self.name}: {reason}") from None
 
-    def _how_to_index(self, name: str) -> str:
+    def indexing_hint(self, name: str) -> str:
         return (
             "Columns of this source are the fields of its samples: write it into "
             "each of them"
@@ -217,7 +217,7 @@ class RowFiles(FieldSource[Row], ShardedSource[Row]):
     def settings(self) -> dict[str, Any]:
         return super().settings() | {"files": len(self.files)}
 
-    def _where(self, shard: int, number: int) -> str:
+    def where_in_shard(self, shard: int, number: int) -> str:
         return f"{self.files[shard]}, row {number}"
 
     @cached_property
@@ -311,15 +311,15 @@ class JsonSource(RowFiles):
             ) from error
         return [json.dumps(row).encode() for row in rows]
 
-    def _where(self, shard: int, number: int) -> str:
+    def where_in_shard(self, shard: int, number: int) -> str:
         lines = self._lines[shard]
         if isinstance(lines, list):
-            return super()._where(shard, number)
+            return super().where_in_shard(shard, number)
         return f"{self.files[shard]}, line {lines[number, 2]}"
 
     def read_shard(self, shard: int, rows: list[int]) -> list[Row | Failed]:
         lines = self._lines[shard]
-        places = [self._where(shard, row) for row in rows]
+        places = [self.where_in_shard(shard, row) for row in rows]
         if isinstance(lines, list):
             texts: Iterable[bytes] = map(lines.__getitem__, rows)
         else:

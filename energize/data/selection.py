@@ -331,8 +331,8 @@ class PropertySource(Source[T_co]):
     def _column(self, name: str) -> Column:
         return self.source.column(name).part(self.rows)
 
-    def _how_to_index(self, name: str) -> str:
-        return self.source._how_to_index(name)
+    def indexing_hint(self, name: str) -> str:
+        return self.source.indexing_hint(name)
 
     def settings(self) -> dict[str, Any]:
         return super().settings() | {

@@ -235,13 +235,13 @@ class _Fsspec:
     answered = False
 
     def __init__(self, url: str) -> None:
-        from fsspec.core import url_to_fs
+        from fsspec.core import strip_protocol, url_to_fs
 
         self._fs, _ = url_to_fs(url, use_listings_cache=False)
         self._options = {"cache_type": "none"} if url.startswith("hf:") else {}
         self.delete = partial(asyncio.to_thread, self._fs.rm_file)
         self.holds = partial(asyncio.to_thread, self._fs.isdir)
-        self.path = self._fs._strip_protocol
+        self.path = strip_protocol
 
     async def stat(self, path: str) -> tuple[int, str]:
         info = await asyncio.to_thread(self._fs.info, path)

@@ -115,7 +115,7 @@ class Source(IndexedDataset[T_co]):
             raise ColumnError(
                 f"{self.name} has no column "
                 f"{name!r}{nearest(name, self.column_names)}; its columns: {known}. "
-                f"{self._how_to_index(name)}"
+                f"{self.indexing_hint(name)}"
             )
         if name not in self._known_columns:
             self._known_columns[name] = self._column(name)
@@ -129,8 +129,8 @@ class Source(IndexedDataset[T_co]):
     def _known_columns(self) -> dict[str, Column]:
         return {}
 
-    def _how_to_index(self, name: str) -> str:
-        """Return what adds a column, for messages."""
+    def indexing_hint(self, name: str) -> str:
+        """Return the remedy for a missing column, for messages."""
         return f"Give it where the source is made: columns={{{name!r}: [...]}}"
 
     def settings(self) -> dict[str, Any]:
@@ -427,10 +427,16 @@ class ShardedSource(Source[T_co]):
         return self._files.remote
 
     def where(self, index: int) -> str:
-        return self._where(*(int(each[0]) for each in self.locate(np.array([index]))))
+        shards, numbers = self.locate(np.array([index]))
+        return self.where_in_shard(int(shards[0]), int(numbers[0]))
 
-    def _where(self, shard: int, number: int) -> str:
-        """Return what messages call a sample."""
+    def where_in_shard(self, shard: int, number: int) -> str:
+        """Return where a sample is, for messages: the file and the sample.
+
+        Args:
+            shard: Index into `shards`.
+            number: Index of the sample in that shard.
+        """
         return f"{self.location}/{self.shards[shard]}, sample {number}"
 
     def place(self, index: int) -> SamplePlace:

@@ -297,7 +297,7 @@ class MemoryRows(ShardedSource[Row], FieldSource[Row]):
     def compared(self) -> tuple[Any, ...]:
         return (self.text,)
 
-    def _where(self, shard: int, number: int) -> str:
+    def where_in_shard(self, shard: int, number: int) -> str:
         return str(self.read_shard(shard, [number])[0].get(AT, ""))
 
     def read_shard(self, shard: int, numbers: list[int]) -> list[Row]:
@@ -415,8 +415,8 @@ class ChosenRows(FieldSource[Row], ShardedSource[Row]):
     def called(self, name: str) -> Self:
         return super().called(name).replace(rows=self.rows.called(name))
 
-    def _where(self, shard: int, number: int) -> str:
-        return self.rows._where(shard, int(self.numbers[shard][number]))
+    def where_in_shard(self, shard: int, number: int) -> str:
+        return self.rows.where_in_shard(shard, int(self.numbers[shard][number]))
 
     def sample_ranges(self, shard: int, numbers: Sequence[int]) -> Sequence[Ranges]:
         return self.rows.sample_ranges(
@@ -431,7 +431,7 @@ class ChosenRows(FieldSource[Row], ShardedSource[Row]):
         firsts = np.searchsorted(stored, wanted).tolist()
         triples = zip(wanted, numbers, firsts, strict=True)
         return [
-            self._piece(rows[each], number - first, self._where(shard, number))
+            self._piece(rows[each], number - first, self.where_in_shard(shard, number))
             for each, number, first in triples
         ]
 

@@ -241,7 +241,7 @@ class WebdatasetSource(ShardedSource[dict[str, Any]]):
     def _columns(self) -> ColumnIndex:
         return read_columns(self.path)
 
-    def _how_to_index(self, name: str) -> str:
+    def indexing_hint(self, name: str) -> str:
         how = {name: f"json[{name}]"}
         return (
             f"Measure it, so that it is known without reading samples: "
@@ -290,7 +290,7 @@ class WebdatasetSource(ShardedSource[dict[str, Any]]):
         shards = {"split_part": self.split_part, "shards": len(self.shards)}
         return super().settings() | shards
 
-    def _where(self, shard: int, number: int) -> str:
+    def where_in_shard(self, shard: int, number: int) -> str:
         """Dataset, shard, key (where it can be read) and number of a sample."""
         return place_in(self._path(shard), number, self._key(shard, number))
 

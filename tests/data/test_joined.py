@@ -121,7 +121,7 @@ def test_several_may_write_at_once(folder):
     again = JoinedSource(
         *sources(folder), nonmatch=("skip", "none"), cache=folder / "cache"
     )
-    assert "_all_matches" not in again.__getstate__()
+    assert "all_matches" not in again.__getstate__()
     os.truncate(files[0], 0)  # what is read stays, whatever becomes of the file
     assert read(again) == read(joined)
     assert again.identity == joined.identity
