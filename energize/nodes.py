@@ -6,7 +6,15 @@
 from energize.core.dataset import Dataset, IndexedDataset, PassingDataset
 from energize.core.failures import Failed
 from energize.core.lanes import Lane
-from energize.core.node import INFINITE, NodeTraits, Refs, Routes
+from energize.core.node import (
+    INFINITE,
+    LoopTraits,
+    MixTraits,
+    NodeTraits,
+    Refs,
+    Routes,
+    StreamTraits,
+)
 from energize.core.reader import Reader
 from energize.core.trace import ReadContext, Request
 
@@ -16,6 +24,8 @@ __all__ = [
     "Failed",
     "IndexedDataset",
     "Lane",
+    "LoopTraits",
+    "MixTraits",
     "NodeTraits",
     "PassingDataset",
     "ReadContext",
@@ -23,4 +33,5 @@ __all__ = [
     "Refs",
     "Request",
     "Routes",
+    "StreamTraits",
 ]

@@ -310,7 +310,7 @@ def _check_lanes(dataset: Dataset[Any], count: int, epochs: int, items: int) -> 
                     f"{where}: {len(found)} items came, of {dataset.size} in all"
                 )
         over = all(read.ended)
-        if not dataset.traits.divisible:
+        if not dataset.traits.stream.divisible:
             alone = _read_in_turn(dataset, single, len(read.items) + over)
             _compare(read.items, alone.items, f"{count} lanes in turn, epoch {epoch}")
             single = [*alone.states]

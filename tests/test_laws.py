@@ -27,7 +27,7 @@ from energize import (
     ShuffleDataset,
     SkipSample,
 )
-from energize.core.node import INFINITE, NodeTraits
+from energize.core.node import INFINITE, NodeTraits, StreamTraits
 from energize.core.randomness import PROVEN
 from energize.core.trace import refs_of
 from energize.errors import NotRepeatableError
@@ -306,7 +306,7 @@ class Forgetful(FilterDataset):
 class Greedy(IterableSource):
     """Gives each lane all that there is."""
 
-    traits = NodeTraits(divisible=True)
+    traits = NodeTraits(stream=StreamTraits(divisible=True))
 
 
 def by_chance():

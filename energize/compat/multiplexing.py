@@ -13,7 +13,7 @@ import numpy.typing as npt
 from energize.core.arrays import Int64Array
 from energize.core.costs import ItemCost
 from energize.core.dataset import Dataset
-from energize.core.node import NodeTraits
+from energize.core.node import NodeTraits, StreamTraits
 from energize.core.stream import LaneReader, LaneStream, Opening
 from energize.datasets.mixed_streams import (
     BeginSlots,
@@ -87,7 +87,7 @@ class MultiplexedDataset(Dataset[T_co]):
             counted_alike(datasets), names=tuple(names), slots=slots, end=end, **costs
         )
 
-    traits = NodeTraits(divisible=False)
+    traits = NodeTraits(stream=StreamTraits(divisible=False))
     indexed = False
     sized = False
 

@@ -19,7 +19,7 @@ from energize.core.arrays import Int64Array
 from energize.core.checks import real_number, whole_number
 from energize.core.dataset import Dataset, IndexedDataset
 from energize.core.failures import Failed
-from energize.core.node import LAST_START, NodeTraits, Routes, Span
+from energize.core.node import LAST_START, NodeTraits, Routes, Span, StreamTraits
 from energize.core.rng import derive
 from energize.core.stream import (
     MOST_COUNTED,
@@ -411,7 +411,10 @@ class ContinuedDataset(IndexedDataset[T_co]):
 
     @cached_property
     def traits(self) -> NodeTraits:
-        return NodeTraits(makes=True, divisible=self.inputs[0].traits.divisible)
+        return NodeTraits(
+            makes=True,
+            stream=StreamTraits(divisible=self.inputs[0].traits.stream.divisible),
+        )
 
     def route(self, positions: Int64Array) -> Routes:
         later = positions + (self.read - self.since)

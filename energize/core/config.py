@@ -89,7 +89,7 @@ def _tree(outer: Description, identity: int | None = None) -> Tree:
     if outer.traits.content_only:
         node = tree.unwrap(outer, tree.CONTENT_ONLY)
     values = node.__dict__
-    left_out = node.traits.neutral
+    left_out = node.traits.mix.neutral
     settings: Tree = {"kind": node.order_name}
     for name, value in node.settings().items():
         if name not in left_out and not callable(values.get(name)):

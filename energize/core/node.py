@@ -18,23 +18,6 @@ from energize.core.columns import Column
 INFINITE = 2**63 - 1
 """The `size` of a dataset whose first epoch never ends."""
 
-
-INFINITE = 2**63 - 1
-"""The `size` of a dataset whose first epoch never ends."""
-
-
-INFINITE = 2**63 - 1
-"""The `size` of a dataset whose first epoch never ends."""
-
-
-INFINITE = 2**63 - 1
-"""The `size` of a dataset whose first epoch never ends."""
-
-
-INFINITE = 2**63 - 1
-"""The `size` of a dataset whose first epoch never ends."""
-
-
 LAST_START = 2**62
 """Below it positions of one epoch and what is computed from them fit in int64."""
 
@@ -135,6 +118,66 @@ class Phases(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class StreamTraits:
+    """The properties of a node that affect how its lanes are read.
+
+    Attributes:
+        by_reading: Items are discovered by reading the input. The node is a stream, and
+            its length is unknown unless the input never ends.
+        filters: A round reads one item and delivers either that item or nothing. Only
+            used by `RoundsDataset`.
+        pass_length: Maps the number of items in one pass over the input to the number
+            of items delivered in it; None if unknown. Only used if `by_reading`.
+        buffered: Number of items of the input that a lane may hold before it delivers
+            the first item made of them.
+        divisible: A lane of this stream is read without reading the items of other
+            lanes.
+    """
+
+    by_reading: bool = False
+    filters: bool = False
+    pass_length: Callable[[int], int] | None = None
+    buffered: int = 0
+    divisible: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class LoopTraits:
+    """The properties of a node that affect loops of a loader and their ends.
+
+    Attributes:
+        cuts: The node decides where an epoch ends, not which items come.
+        steps: Number of steps each rank makes in a loop of a loader, if this is the
+            outermost node; None if that follows from the length of an epoch.
+        pads: Some items are padding, made of samples that are counted elsewhere (see
+            `Routes.lent`).
+    """
+
+    cuts: bool = False
+    steps: int | None = None
+    pads: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class MixTraits:
+    """The properties of a node that reads several inputs.
+
+    Attributes:
+        shares_sources: Several inputs may read the same source. `sources` then lists it
+            once.
+        unread_inputs: Numbers of the inputs that no item comes from.
+        neutral: Names of parameters, besides functions, that do not affect which
+            samples come. A saved state may be loaded after they change.
+        phases: The consecutive phases of the order; None if it has no phases.
+    """
+
+    shares_sources: bool = False
+    unread_inputs: tuple[int, ...] = ()
+    neutral: tuple[str, ...] = ()
+    phases: Phases | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class NodeTraits:
     """The properties of a node that do not depend on a position.
 
@@ -151,27 +194,9 @@ class NodeTraits:
         members: Number of items of the input that one item is made of; None if the
             number depends on the data.
         gives_batches: Whether items are batches; None if that depends on the inputs.
-        found: Items are found by reading the input. The node is a stream, and its
-            length is unknown unless the input never ends.
-        filters: A round reads one item and delivers either that item or nothing. Only
-            used by `RoundsDataset`.
-        pass_length: Maps the number of items in one pass over the input to the number
-            of items delivered in it; None if unknown. Only used if `found`.
-        buffered: Number of items of the input that a lane may hold before it delivers
-            the first item made of them.
-        divisible: A lane of this stream is read without reading the items of other
-            lanes.
-        cuts_loops: Decides where an epoch ends, not which items come.
-        steps_per_loop: Number of steps each rank makes in a loop of a loader, if this
-            is the outermost node; None if that follows from the length of an epoch.
-        pads: Some items are padding, made of samples that are counted elsewhere (see
-            `Routes.lent`).
-        shares_sources: Several inputs may read the same source. `sources` then lists it
-            once.
-        unread_inputs: Numbers of the inputs that no item comes from.
-        neutral: Names of parameters, besides functions, that do not affect which
-            samples come. A saved state may be loaded after they change.
-        phases: The consecutive phases of the order; None if it has no phases.
+        stream: How the node is read in lanes.
+        loop: How the node affects the loops of a loader.
+        mix: How the node combines several inputs.
     """
 
     makes: bool = False
@@ -179,28 +204,19 @@ class NodeTraits:
     draws: bool = False
     members: int | None = 1
     gives_batches: bool | None = None
-    found: bool = False
-    filters: bool = False
-    pass_length: Callable[[int], int] | None = None
-    buffered: int = 0
-    divisible: bool = True
-    cuts_loops: bool = False
-    steps_per_loop: int | None = None
-    pads: bool = False
-    shares_sources: bool = False
-    unread_inputs: tuple[int, ...] = ()
-    neutral: tuple[str, ...] = ()
-    phases: Phases | None = None
+    stream: StreamTraits = StreamTraits()
+    loop: LoopTraits = LoopTraits()
+    mix: MixTraits = MixTraits()
 
     @property
     def keeps_order(self) -> bool:
         """Whether the input alone decides which items come."""
-        return self.content_only or self.cuts_loops
+        return self.content_only or self.loop.cuts
 
     @property
     def keeps_positions(self) -> bool:
         """Whether item k is made of item k of the only input in a run of a loader."""
-        return self.content_only or self.steps_per_loop is not None
+        return self.content_only or self.loop.steps is not None
 
     @property
     def gathers(self) -> bool:

@@ -163,7 +163,7 @@ def _in_lane(dataset: Dataset[T], lane: Lane, text: str, reading: ReadContext) -
 
 def without_loops(dataset: Dataset[T]) -> Dataset[T]:
     """Return the dataset without an outermost one that says where loops end."""
-    if dataset.traits.steps_per_loop is not None:
+    if dataset.traits.loop.steps is not None:
         return dataset.inputs[0]
     if dataset.traits.content_only:
         return dataset.with_inputs([without_loops(dataset.inputs[0])])

@@ -499,7 +499,7 @@ def open_input(node: Node[T], opening: Opening) -> LaneStream[T]:
         opening: The lane, the state and how samples are read. If `opening.endless`,
             pass follows pass. Otherwise a stream of unknown length ends with its pass.
     """
-    if node.indexed or node.traits.divisible or opening.lane.count == 1:
+    if node.indexed or node.traits.stream.divisible or opening.lane.count == 1:
         return open_stream(node, opening)
     return LaneReader(node, opening)
 
@@ -513,7 +513,7 @@ def open_stream(node: Node[T], opening: Opening) -> LaneStream[T]:
     """
     if node.indexed:
         return IndexedStream(cast("IndexedNode[T]", node), opening.reading)
-    if node.traits.divisible or opening.lane.count == 1:
+    if node.traits.stream.divisible or opening.lane.count == 1:
         return _open_passes(node, opening)
     return WholeStream(partial(_open_passes, node), opening)
 
@@ -630,7 +630,7 @@ def lanes_of(dataset: Node[Any]) -> int:
     least = _SAMPLES_OF_A_LANE
     held = 1
     for node in nodes:
-        if not (node.indexed or node.traits.divisible):
+        if not (node.indexed or node.traits.stream.divisible):
             return 1
         if not node.indexed:
             held = max(held, getattr(node, "buffer_size", None) or 0)

@@ -59,7 +59,7 @@ def unwrap(node: Any, through: Through = KEEPS_ORDER) -> Any:
 
 def steps_per_loop(node: Any) -> int | None:
     """Return the steps each rank makes in a loop; None if epochs determine them."""
-    steps: int | None = unwrap(node, CONTENT_ONLY).traits.steps_per_loop
+    steps: int | None = unwrap(node, CONTENT_ONLY).traits.loop.steps
     return steps
 
 
@@ -95,16 +95,16 @@ def pass_length(node: Any) -> int:
         5
     """
     traits = node.traits
-    if traits.found:
-        if traits.pass_length is None:
+    if traits.stream.by_reading:
+        if traits.stream.pass_length is None:
             raise length_unknown(node)
-        return int(traits.pass_length(pass_length(node.inputs[0])))
+        return int(traits.stream.pass_length(pass_length(node.inputs[0])))
     if (node.sized and node.size != INFINITE) or not node.inputs:
         return int(node.size)
     total = sum(
         pass_length(child)
         for number, child in enumerate(node.inputs)
-        if number not in traits.unread_inputs
+        if number not in traits.mix.unread_inputs
     )
     return -(-total // (traits.members or 1))
 
@@ -167,7 +167,7 @@ def source_numbers(node: Any) -> list[int | Int64Array]:
 
     Consecutive numbers are given as the first one.
     """
-    if node.traits.shares_sources:
+    if node.traits.mix.shares_sources:
         number_of = {digest(s.describe()): i for i, s in enumerate(node.sources)}
         return [
             np.array(
@@ -221,7 +221,7 @@ def one_each(node: Any) -> bool:
 def has_padding(node: Any) -> bool:
     """Return whether some items are padding, made of samples counted elsewhere."""
     traits = node.traits
-    if traits.pads:
+    if traits.loop.pads:
         return True
     if traits.gathers or not node.indexed:
         return False
@@ -247,7 +247,7 @@ def full_items(node: Any, n: int) -> int:
 
     Padding is at the same positions of every epoch.
     """
-    if not node.traits.pads:
+    if not node.traits.loop.pads:
         return n
     epochs, rest = divmod(n, node.size)
     padded = int(padding(node, np.arange(rest, dtype=np.int64)).sum())
@@ -262,18 +262,18 @@ def full_items(node: Any, n: int) -> int:
 
 def state_at(node: Any, position: int) -> dict[str, Any]:
     """Return the state in which `position` items have been delivered."""
-    phases = node.traits.phases
+    phases = node.traits.mix.phases
     fields = {} if phases is None else phases.state_fields(position)
     return {"position": position, **fields}
 
 
 def check_state(node: Any, state: dict[str, Any]) -> None:
     """Raise `StateError` if an indexed dataset cannot resume from a state."""
-    if node.traits.phases is not None:
-        node.traits.phases.check_state(state)
+    if node.traits.mix.phases is not None:
+        node.traits.mix.phases.check_state(state)
 
 
 def watcher(node: Any, lane: Lane) -> Callable[[int], None] | None:
     """Return a callback for the position of every delivered item, or None."""
-    phases = node.traits.phases
+    phases = node.traits.mix.phases
     return None if phases is None else phases.watcher(lane.index)

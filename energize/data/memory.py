@@ -19,7 +19,7 @@ from energize.core.description import order_name_of
 from energize.core.digests import content_digest
 from energize.core.failures import Failed
 from energize.core.lazy import is_instance_of, torch
-from energize.core.node import NodeTraits, Origin
+from energize.core.node import NodeTraits, Origin, StreamTraits
 from energize.core.randomness import (
     PROVEN,
     DrawingIterator,
@@ -386,7 +386,7 @@ class IterableSource(Dataset[T_co]):
             "occurrence": self.occurrence,
         }
 
-    traits = NodeTraits(divisible=False)
+    traits = NodeTraits(stream=StreamTraits(divisible=False))
 
     @cached_property
     def sources(self) -> tuple[Any, ...]:

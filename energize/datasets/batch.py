@@ -27,7 +27,7 @@ from energize.core.description import function_name, generates
 from energize.core.failures import Failed
 from energize.core.lanes import WorkerConfig
 from energize.core.loss_weights import Keep, carried, carried_one_by_one, joined
-from energize.core.node import INFINITE, NodeTraits, Origin, Routes
+from energize.core.node import INFINITE, NodeTraits, Origin, Routes, StreamTraits
 from energize.core.padding import Padded, has_padding
 from energize.core.stream import (
     ContentStream,
@@ -362,7 +362,9 @@ class FlatBatchDataset(RoundsDataset[T_batch_co], BatchDataset[T_batch_co]):
 
     order_name = "FlatBatchDataset"
 
-    traits = NodeTraits(found=True, members=None, gives_batches=True)
+    traits = NodeTraits(
+        members=None, gives_batches=True, stream=StreamTraits(by_reading=True)
+    )
 
     @cached_property
     def _call(self) -> Call:

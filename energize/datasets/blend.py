@@ -17,7 +17,7 @@ from energize.core.dataset import Dataset
 from energize.core.failures import Failed
 from energize.core.lanes import WorkerConfig
 from energize.core.loss_weights import weighed
-from energize.core.node import INFINITE, NodeTraits
+from energize.core.node import INFINITE, MixTraits, NodeTraits, StreamTraits
 from energize.core.stream import ContentStream, LaneStream, Opening
 from energize.core.trace import Request
 from energize.data.selection import input_labels
@@ -260,9 +260,11 @@ class BlendDataset(MixDataset[T_co]):
         return NodeTraits(
             makes=self.targets is not None,
             # Lanes of a blend of unknown length find its end by reading all of it.
-            divisible=self.sized,
-            unread_inputs=tuple(unread),
-            neutral=("given_names", "targets", "max_correction"),
+            stream=StreamTraits(divisible=self.sized),
+            mix=MixTraits(
+                unread_inputs=tuple(unread),
+                neutral=("given_names", "targets", "max_correction"),
+            ),
         )
 
     @cached_property

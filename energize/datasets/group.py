@@ -19,7 +19,7 @@ from energize.core.description import function_name, generates
 from energize.core.failures import Failed
 from energize.core.lanes import WorkerConfig
 from energize.core.loss_weights import carried
-from energize.core.node import NodeTraits, Origin
+from energize.core.node import NodeTraits, Origin, StreamTraits
 from energize.core.padding import with_marks
 from energize.core.stream import (
     LaneReader,
@@ -112,7 +112,9 @@ class GroupBatchDataset(FoundDataset[T_batch_co]):
         # The number of groups is unknown.
         buffered = 64 * (self.fixed_batch_size or 64)
         return NodeTraits(
-            found=True, members=None, gives_batches=True, buffered=buffered
+            members=None,
+            gives_batches=True,
+            stream=StreamTraits(by_reading=True, buffered=buffered),
         )
 
     @cached_property

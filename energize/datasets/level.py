@@ -17,7 +17,7 @@ from energize.core.dataset import Dataset, IndexedDataset
 from energize.core.description import described
 from energize.core.failures import Failed
 from energize.core.lanes import WorkerConfig
-from energize.core.node import INFINITE, NodeTraits, Routes, Span
+from energize.core.node import INFINITE, NodeTraits, Routes, Span, StreamTraits
 from energize.core.stream import (
     sample_keys_of,
 )
@@ -95,7 +95,9 @@ class LevelBufferDataset(RoundsDataset[T_co]):
 
     @cached_property
     def traits(self) -> NodeTraits:
-        return NodeTraits(found=True, buffered=self.buffer_size)
+        return NodeTraits(
+            stream=StreamTraits(by_reading=True, buffered=self.buffer_size)
+        )
 
     @cached_property
     def _call(self) -> Call:

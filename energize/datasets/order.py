@@ -17,7 +17,14 @@ from energize.core.arrays import Int64Array
 from energize.core.checks import checked_whole
 from energize.core.dataset import Dataset, IndexedDataset
 from energize.core.lanes import WorkerConfig
-from energize.core.node import INFINITE, NodeTraits, Routes, Span
+from energize.core.node import (
+    INFINITE,
+    LoopTraits,
+    NodeTraits,
+    Routes,
+    Span,
+    StreamTraits,
+)
 from energize.core.rng import ShuffleOrder
 from energize.core.stream import (
     ChainStream,
@@ -133,7 +140,7 @@ class LimitDataset(IndexedDataset[T_co]):
     @cached_property
     def traits(self) -> NodeTraits:
         # The end of an input of unknown length may come before the limit.
-        return NodeTraits(divisible=self.sized)
+        return NodeTraits(stream=StreamTraits(divisible=self.sized))
 
     def route(self, positions: Int64Array) -> Routes:
         epoch, at = np.divmod(positions, self.size)
@@ -401,7 +408,7 @@ class EpochizeDataset(IndexedDataset[T_co]):
     @cached_property
     def traits(self) -> NodeTraits:
         steps = self.length if self.num_epochs is None else None
-        return NodeTraits(cuts_loops=True, steps_per_loop=steps)
+        return NodeTraits(loop=LoopTraits(cuts=True, steps=steps))
 
     def taken(self, n: int) -> Sequence[int]:
         return [n]

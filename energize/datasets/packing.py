@@ -18,7 +18,7 @@ from energize.core.failures import Failed
 from energize.core.ignored import said_once
 from energize.core.lanes import WorkerConfig
 from energize.core.loss_weights import carried, carried_one_by_one
-from energize.core.node import NodeTraits
+from energize.core.node import NodeTraits, StreamTraits
 from energize.core.rng import shuffled
 from energize.core.stream import by_keys, sample_keys_of
 from energize.core.trace import ReadContext, Request
@@ -122,7 +122,9 @@ class PackingDataset(RoundsDataset[T_pack_co]):
     @cached_property
     def traits(self) -> NodeTraits:
         return NodeTraits(
-            found=True, members=None, gives_batches=False, buffered=self.buffer_size
+            members=None,
+            gives_batches=False,
+            stream=StreamTraits(by_reading=True, buffered=self.buffer_size),
         )
 
     @cached_property
@@ -276,7 +278,9 @@ class ShuffleBufferDataset(RoundsDataset[T_co]):
 
     @cached_property
     def traits(self) -> NodeTraits:
-        return NodeTraits(found=True, buffered=self.buffer_size)
+        return NodeTraits(
+            stream=StreamTraits(by_reading=True, buffered=self.buffer_size)
+        )
 
     def round(
         self, items: Iterator[Taken], reading: ReadContext

@@ -18,7 +18,7 @@ from energize.core.checks import (
     checked_flag,
     raised_as,
 )
-from energize.core.node import NodeTraits, Routes, Span
+from energize.core.node import LoopTraits, NodeTraits, Routes, Span
 from energize.core.rng import derive
 from energize.core.tree import padding
 from energize.data.selection import source_labels
@@ -344,7 +344,7 @@ class ComposedDataset(BatchDataset[T_batch_co]):
     @cached_property
     def traits(self) -> NodeTraits:
         # The last global batch of an epoch may have padding.
-        return replace(super().traits, pads=True)
+        return replace(super().traits, loop=LoopTraits(pads=True))
 
     def __init__(
         self,

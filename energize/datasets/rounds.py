@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, TypeVar
 from energize.core import tree
 from energize.core.dataset import Dataset
 from energize.core.description import functions_of, label_of
-from energize.core.node import INFINITE, NodeTraits, Origin
+from energize.core.node import INFINITE, NodeTraits, Origin, StreamTraits
 from energize.core.padding import with_marks
 from energize.core.rng import derive
 from energize.core.stream import (
@@ -71,7 +71,7 @@ class FoundDataset(Dataset[T_co]):
 
     @cached_property
     def traits(self) -> NodeTraits:
-        return NodeTraits(found=True)
+        return NodeTraits(stream=StreamTraits(by_reading=True))
 
     @cached_property
     def sized(self) -> bool:
@@ -232,7 +232,7 @@ class RoundStream(LaneStream[T]):
         before = self._before
         done = self._done
         given = self._given
-        if given and self._dataset.traits.filters:
+        if given and self._dataset.traits.stream.filters:
             start = self._input.state()
             before = before + self._read
             done = 0

@@ -16,7 +16,7 @@ from energize.core.blends import ContinuedDataset
 from energize.core.dataset import Dataset, IndexedDataset
 from energize.core.description import digest
 from energize.core.lanes import WorkerConfig
-from energize.core.node import INFINITE, NodeTraits
+from energize.core.node import INFINITE, MixTraits, NodeTraits
 from energize.core.stream import (
     LaneStream,
     MixStream,
@@ -200,7 +200,7 @@ class StagedDataset(MixDataset[T_co]):
 
     @cached_property
     def traits(self) -> NodeTraits:
-        return NodeTraits(shares_sources=True, phases=_Stages(self))
+        return NodeTraits(mix=MixTraits(shares_sources=True, phases=_Stages(self)))
 
     @cached_property
     def sources(self) -> tuple[Source[Any], ...]:

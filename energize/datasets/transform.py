@@ -27,7 +27,7 @@ from energize.core.loss_weights import (
     checked_factor,
     weighed,
 )
-from energize.core.node import NodeTraits, Origin
+from energize.core.node import NodeTraits, Origin, StreamTraits
 from energize.core.randomness import current_window, defer
 from energize.core.rng import derive
 from energize.core.stream import by_keys
@@ -145,7 +145,12 @@ class FlatMapDataset(RoundsDataset[T_out_co], MapDataset[T_out_co]):
 
     order_name = "FlatMapDataset"
 
-    traits = NodeTraits(found=True, draws=True, members=None, gives_batches=False)
+    traits = NodeTraits(
+        draws=True,
+        members=None,
+        gives_batches=False,
+        stream=StreamTraits(by_reading=True),
+    )
 
     @cached_property
     def _call(self) -> Call:
@@ -195,7 +200,7 @@ class FilterDataset(RoundsDataset[T_co]):
 
     order_name = "FilterDataset"
 
-    traits = NodeTraits(found=True, filters=True)
+    traits = NodeTraits(stream=StreamTraits(by_reading=True, filters=True))
 
     filter_fn: Callable[[Any], bool]
 
@@ -294,11 +299,13 @@ class IterMapDataset(RoundsDataset[T_out_co]):
     @cached_property
     def traits(self) -> NodeTraits:
         return NodeTraits(
-            found=True,
             members=None,
             gives_batches=False,
-            buffered=self.segment_length,
-            pass_length=self.len_map_fn,
+            stream=StreamTraits(
+                by_reading=True,
+                buffered=self.segment_length,
+                pass_length=self.len_map_fn,
+            ),
         )
 
     def round(

@@ -113,7 +113,8 @@ def _warning(each: _Parts, lanes: int, mean: float) -> Iterator[str]:
     buffered = 0.0
     for node in each.above:
         buffered = (
-            buffered * (mean if node.traits.gathers else 1.0) + node.traits.buffered
+            buffered * (mean if node.traits.gathers else 1.0)
+            + node.traits.stream.buffered
         )
     tolerance = max(_ROUNDING, _block(each.level.mix), buffered * lanes)
     filtering = _leaves_out(each.above)

@@ -15,7 +15,7 @@ from energize import (
     RepeatDataset,
 )
 from energize.core import tree
-from energize.core.node import NodeTraits
+from energize.core.node import LoopTraits, NodeTraits
 from energize.errors import NotIndexedError
 from energize.experimental import Stage, StagedDataset, StagePlan
 
@@ -129,7 +129,7 @@ def test_states_name_the_phase_only_of_datasets_that_have_phases():
 
 def test_traits_that_keep_the_order_of_the_input():
     assert NodeTraits(content_only=True).keeps_order
-    assert NodeTraits(cuts_loops=True).keeps_order
+    assert NodeTraits(loop=LoopTraits(cuts=True)).keeps_order
     assert not NodeTraits().keeps_order
     assert NodeTraits(members=None).gathers
     assert not NodeTraits().gathers
