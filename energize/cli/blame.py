@@ -5,7 +5,7 @@ pictures.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, replace
+from dataclasses import replace
 from itertools import groupby
 from math import inf, isnan
 from pathlib import Path, PurePosixPath
@@ -42,7 +42,7 @@ from energize.loader.state import (
     saved_details,
     tree_of,
 )
-from energize.report.blame import BlamedSample, short_loss
+from energize.report.blame import BlamedSample
 from energize.report.blame import blame as blamed
 from energize.report.levels import levels_of
 
@@ -96,7 +96,7 @@ def blame(  # noqa: PLR0913
             html, PreviewPage(mix, run, dataset).page(step, 1, past=past), ConfigError
         )
     if as_json:
-        print_json([asdict(each) | {"loss": short_loss(each.loss)} for each in found])
+        print_json([each.as_json() for each in found])
         return
     _show(Console(), found, step)
     if all(sample.loss is None for sample in found):
@@ -199,8 +199,8 @@ def _show(console: Console, found: list[BlamedSample], step: int) -> None:
         file = each.shard or ""
         key = each.key or f"sample {each.index:,}"
         loss = each.loss
-        alone = file in ("", PurePosixPath(each.dataset).name)
-        stored = each.dataset if alone else f"{each.dataset}/{file}"
+        alone = file in ("", PurePosixPath(each.location.dataset).name)
+        stored = each.location.dataset if alone else f"{each.location.dataset}/{file}"
         weight = "function" if each.weight is None else f"{each.weight:g}"
         told = "-" if loss is None else f"{loss:.4g}"
         rows.append(
@@ -235,11 +235,12 @@ def _batches(
     for rank, of_rank in groupby(found, lambda each: each.rank):
         samples = sorted(of_rank, key=lambda each: _height(each.loss), reverse=True)
         sources = [
-            dataset.sources.index(cast("Any", leaves[each.row].source))
+            dataset.sources.index(cast("Any", leaves[each.origin.row].source))
             for each in samples
         ]
         numbers = [
-            (0, n, s.sample, s.epoch) for n, s in zip(sources, samples, strict=True)
+            (0, n, s.origin.sample, s.epoch)
+            for n, s in zip(sources, samples, strict=True)
         ]
         yield PreviewBatch(
             step, None, samples, Refs(*np.array(numbers, dtype=np.int64).T), rank

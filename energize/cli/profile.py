@@ -187,7 +187,9 @@ def _measured(
         if watch.ident is not None:
             watch.join()
         report = loader.report()
-        each = report.total.samples / max(sum(rank.items for rank in report.ranks), 1)
+        each = report.total.counts.samples / max(
+            sum(rank.items for rank in report.ranks), 1
+        )
         samples = counted * each
         row = {
             "workers": workers,

@@ -551,7 +551,7 @@ class Loader(Generic[T]):
         >>> loader = get_loader(BatchDataset(ListSource(range(4), name="web"), 2, list))
         >>> for batch in loader:
         ...     loader.record_losses([0.5 * number for number in batch])
-        >>> loader.report()["web"].loss
+        >>> loader.report()["web"].losses.mean
         0.75
         """
         book = self._opened_book()
@@ -618,8 +618,8 @@ class Loader(Generic[T]):
         ...     pass
         >>> report = loader.report()
         >>> (
-        ...     report["web"].asked,
-        ...     report["web"].delivered,
+        ...     report["web"].shares.requested,
+        ...     report["web"].shares.delivered,
         ...     round(report["code"].epochs, 2),
         ... )
         (0.75, 0.75, 1.11)

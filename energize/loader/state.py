@@ -52,7 +52,7 @@ from energize.loader.position import StreamPosition, items_of
 from energize.loader.remap import RemapReport, remapped
 from energize.report.ledger import Book, Ledger
 from energize.report.statement import Stand, Telling
-from energize.report.table import LedgerRow, Report
+from energize.report.table import LedgerRow, Report, ReportScope
 
 VERSION = 5
 
@@ -517,7 +517,7 @@ def report_of_state(
     >>> for step, sample in zip(range(40), loader):
     ...     pass
     >>> report = report_of_state(mix, loader.state_dict())
-    >>> report["code"].samples, round(report["code"].epochs, 2)
+    >>> report["code"].counts.samples, round(report["code"].epochs, 2)
     (10, 1.11)
     """
     if dataset is None:
@@ -530,7 +530,8 @@ def report_of_state(
             "what they gave"
         )
         total = LedgerRow((), is_source=False)
-        return Report(_title(cursor_of(held)), (total, *rows), (), 1, notes=(note,))
+        scope = ReportScope(_title(cursor_of(held)), world_size=1)
+        return Report(scope, (total, *rows), (), notes=(note,))
     cursor, _ = resumed(dataset, state, strict=strict)
     edited = Edits.loaded(cursor).applied(dataset)
     check_place(edited, cursor)

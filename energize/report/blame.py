@@ -9,11 +9,13 @@ import time
 from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import starmap
 from math import isfinite
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 from energize.core.dataset import Dataset, IndexedDataset
+from energize.core.failures import SamplePlace
 from energize.core.node import INFINITE
 from energize.core.os_errors import os_errors_as
 from energize.core.reader import Made
@@ -52,30 +54,79 @@ def short_loss(loss: float | None) -> float | str | None:
     return str(loss)
 
 
+class SampleOrigin(NamedTuple):
+    """Where a sample comes from in the order of a mix.
+
+    Args:
+        row: Row of its source in the levels of the mix.
+        sample: Number of the sample in its source.
+        epoch: Earlier passes through the source.
+    """
+
+    row: int
+    sample: int
+    epoch: int
+
+
 @dataclass(frozen=True, slots=True)
 class BlamedSample:
     """A sample of the batch of a step.
 
-    `rank`: whose it was; `number`: its place in the batch of that rank. `source`: the
-    names on the way to it in the mix. `dataset`, `shard`, `index` and `key` say where
-    it is stored; `epoch` how often its source had been passed through. `weight`: what
-    its sources say of its weight in the loss, None where a function of the sample does.
-    `loss`: what was recorded, if anything was. `row` and `sample` are its numbers in
-    the mix.
+    Args:
+        rank: Rank that received the sample.
+        number: Position in the batch of that rank.
+        source: Names of the levels down to its source, joined by "/".
+        location: Where the sample is stored.
+        origin: Where the sample comes from in the order.
+        weight: Loss weight set by its sources. None if a function of the sample sets
+            it.
+        loss: Recorded loss. None if none was recorded.
     """
 
     rank: int
     number: int
     source: str
-    dataset: str
-    shard: str | None
-    index: int
-    key: str | None
-    epoch: int
+    location: SamplePlace
+    origin: SampleOrigin
     weight: float | None
     loss: float | None
-    row: int
-    sample: int
+
+    @property
+    def shard(self) -> str | None:
+        """The shard of the sample."""
+        return self.location.shard
+
+    @property
+    def index(self) -> int:
+        """The number of the sample in its shard, or in a source without shards."""
+        return self.location.index
+
+    @property
+    def key(self) -> str | None:
+        """The key of the sample."""
+        return self.location.key
+
+    @property
+    def epoch(self) -> int:
+        """Earlier passes through the source."""
+        return self.origin.epoch
+
+    def as_json(self) -> dict[str, Any]:
+        """Return all fields in one flat dict."""
+        return {
+            "rank": self.rank,
+            "number": self.number,
+            "source": self.source,
+            "dataset": self.location.dataset,
+            "shard": self.shard,
+            "index": self.index,
+            "key": self.key,
+            "epoch": self.epoch,
+            "weight": self.weight,
+            "loss": short_loss(self.loss),
+            "row": self.origin.row,
+            "sample": self.origin.sample,
+        }
 
 
 def blame(
@@ -115,20 +166,29 @@ def blame(
         )
     weights = weights_of(levels)
     places = Places(dataset, levels)
-    found = []
-    for line in (
-        lines if rank is None else [each for each in lines if each.rank == rank]
-    ):
-        _, rows, samples, epochs = (each.tolist() for each in places.found([line.made]))
-        of_line = line.losses if len(line.losses) == len(rows) else [None] * len(rows)
-        of = zip(rows, samples, epochs, of_line, strict=True)
-        for number, (row, sample, epoch, loss) in enumerate(of):
-            leaf = levels.leaves[row]
-            place = cast("Any", leaf.source).place(sample)
-            stored = place.dataset, place.shard, place.index, place.key, epoch
-            known = *stored, weights[row], loss, row, sample
-            found.append(BlamedSample(line.rank, number, leaf.label, *known))
-    return found
+    blamed: list[BlamedSample] = []
+    for line in lines:
+        if rank is not None and line.rank != rank:
+            continue
+        _, *columns = (column.tolist() for column in places.found([line.made]))
+        origins = [*starmap(SampleOrigin, zip(*columns, strict=True))]
+        losses_of_line: Sequence[Any] = line.losses
+        if len(losses_of_line) != len(origins):
+            losses_of_line = [None] * len(origins)
+        for number, origin in enumerate(origins):
+            leaf = levels.leaves[origin.row]
+            blamed.append(
+                BlamedSample(
+                    rank=line.rank,
+                    number=number,
+                    source=leaf.label,
+                    location=cast("Any", leaf.source).place(origin.sample),
+                    origin=origin,
+                    weight=weights[origin.row],
+                    loss=losses_of_line[number],
+                )
+            )
+    return blamed
 
 
 def _all_recorded(files: Sequence[Path], step: int) -> list[Delivered]:
@@ -203,20 +263,20 @@ def _recorded(file: Path, step: int) -> Iterator[Delivered]:
             if not line.startswith(mark):
                 continue
             try:
-                held = json.loads(line)
-                made = (
-                    held["made"]
-                    if isinstance(held["made"], int)
-                    else array("q", held["made"])
-                )
-                losses = [
-                    None if each is None else float(each) for each in held["losses"]
-                ]
-                yield Delivered(
-                    step, held["rank"], held["world_size"], made, losses, held["time"]
-                )
+                yield _parsed(line, step)
             except (ValueError, KeyError, TypeError, OverflowError):
                 continue
+
+
+def _parsed(line: str, step: int) -> Delivered:
+    """Parse a line of a file of losses."""
+    record = json.loads(line)
+    made = record["made"]
+    if not isinstance(made, int):
+        made = array("q", made)
+    losses = [None if loss is None else float(loss) for loss in record["losses"]]
+    rank = record["rank"]
+    return Delivered(step, rank, record["world_size"], made, losses, record["time"])
 
 
 def weights_of(level: MixLevel, so_far: float | None = 1.0) -> list[float | None]:

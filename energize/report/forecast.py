@@ -104,7 +104,6 @@ class Simulation:
     or filters; None where it is exact.
     """
 
-    steps: int
     sources: tuple[SourceForecast, ...]
     points: Int64Array
     drawn: Int64Array
@@ -118,8 +117,13 @@ class Simulation:
         return f"Simulation(steps={self.steps}, {len(self.sources)} sources)"
 
     @property
+    def steps(self) -> int:
+        """The number of simulated batches."""
+        return int(self.points[-1])
+
+    @property
     def samples(self) -> int:
-        """How many samples are read."""
+        """The number of samples that are read."""
         return sum(each.drawn for each in self.sources)
 
     def shares(self) -> npt.NDArray[np.float64]:
@@ -302,9 +306,7 @@ def _simulation(
     forecasts = _forecasts(dataset, drawn[-1], amounts, asked, repeats)
     points = np.array(steps, dtype=np.int64)
     unit = weighed_in(dataset)
-    return Simulation(
-        steps[-1], forecasts, points, drawn, spent, asked, stages, unit, read
-    )
+    return Simulation(forecasts, points, drawn, spent, asked, stages, unit, read)
 
 
 def _stages(dataset: IndexedDataset[Any], steps: int) -> tuple[StageSpan, ...]:

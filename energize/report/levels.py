@@ -38,27 +38,56 @@ _NAMED = 2
 
 
 @dataclass
-class MixLevel:
-    """A part of a mix: a source, or what has parts itself.
+class LevelNames:
+    """The names of a level.
 
-    `rows` are those of its sources, in the order in which the tree is gone through: one
-    for each place where a source stands. `mix` is the dataset that its parts are the
-    inputs of, `members` the numbers of these inputs; `above` leads from the input of
-    the level above to it.
+    Args:
+        path: Names of the levels down to it, each unique on its level.
+        explicit: The same, with None for names that the user did not set.
+        source_name: Name of its source in the whole mix, see `source_names`.
     """
 
-    name: str
-    path: tuple[str, ...]
+    path: tuple[str, ...] = ()
+    explicit: tuple[str | None, ...] = ()
+    source_name: str | None = None
+
+    def below(self, name: str, *explicit: str | None) -> LevelNames:
+        """Return the names of a level called `name` below this one."""
+        return LevelNames((*self.path, name), (*self.explicit, *explicit))
+
+
+@dataclass
+class MixLevel:
+    """A part of a mix: a source, or a level with parts of its own.
+
+    Args:
+        names: Its names.
+        rows: Rows of its sources, in depth-first order; a source that occurs twice has
+            two rows.
+        mix: Dataset whose inputs are the parts. None for a source.
+        parts: Levels of the parts.
+        members: Numbers of the inputs of `mix` that belong to each part.
+        above: Datasets from the input of the level above down to this one.
+        source: The source. None for a level with parts.
+    """
+
+    names: LevelNames
     rows: range
     mix: Dataset[Any] | None = None
     parts: list[MixLevel] = field(default_factory=list)
     members: list[range] = field(default_factory=list)
     above: tuple[Dataset[Any], ...] = ()
     source: SourceNode[Any] | None = None
-    given: tuple[str | None, ...] = ()
-    """The names of `path`, with None for those that were not given."""
-    called: str | None = None
-    """The name of its source in the whole, see `source_names`."""
+
+    @property
+    def path(self) -> tuple[str, ...]:
+        """Names of the levels down to it; empty for the whole."""
+        return self.names.path
+
+    @property
+    def name(self) -> str:
+        """Name on its level; empty for the whole."""
+        return self.path[-1] if self.path else ""
 
     def opened_in(self, owner: MixLevel) -> bool:
         """Whether it is a blend that was opened up into that of its owner."""
@@ -75,28 +104,29 @@ class MixLevel:
 
     @property
     def label(self) -> str:
-        """The name of its source, else the names on the way to it."""
-        return self.called or "/".join(self.path)
+        """Name of its source, or else the names of its path."""
+        return self.names.source_name or "/".join(self.path)
 
 
 def levels_of(dataset: Dataset[Any]) -> MixLevel:
     """Return the levels of a dataset; the first has them all, and an empty path."""
-    whole = _level("", (), (), dataset, 0, whole=True)
+    whole = _level(LevelNames(), dataset, 0, whole=True)
     leaves = whole.leaves
     sources = list(dict.fromkeys(cast("Any", leaf.source) for leaf in leaves))
     labels = dict(zip(sources, source_labels(sources), strict=True))
-    names = [_name_of(leaf.given, labels[cast("Any", leaf.source)]) for leaf in leaves]
+    names = [
+        _name_of(leaf.names.explicit, labels[cast("Any", leaf.source)])
+        for leaf in leaves
+    ]
     for leaf, name in zip(leaves, numbered(names), strict=True):
-        leaf.called = name
+        leaf.names.source_name = name
     return whole
 
 
-def _name_of(given: tuple[str | None, ...], label: str) -> str:
-    """Return the name of a source by the names given on the way to it, and its
-    label.
-    """
-    above = "/".join(filter(None, given))
-    if given and given[-1] is not None:
+def _name_of(explicit: tuple[str | None, ...], label: str) -> str:
+    """Return the name of a source by the explicit names of its path and its label."""
+    above = "/".join(filter(None, explicit))
+    if explicit and explicit[-1] is not None:
         return above
     if not above or f"{label}/".startswith(f"{above}/"):
         return label  # a metadataset's label has the names of the lists around it
@@ -133,32 +163,32 @@ def source_names(dataset: Dataset[Any]) -> list[str]:
 
 
 def _level(
-    name: str,
-    path: tuple[str, ...],
-    given: tuple[str | None, ...],
+    names: LevelNames,
     dataset: Dataset[Any],
     first: int,
     *,
     whole: bool,
 ) -> MixLevel:
-    """`whole`: whether positions of `dataset` are known, and so which stage they belong
-    to.
+    """Return the level of a dataset.
+
+    Args:
+        names: Names of the level.
+        dataset: The dataset.
+        first: First row of the level.
+        whole: Whether positions of `dataset` are known, and so the stage of each.
     """
     node = dataset
     above = [dataset]
     while len(node.inputs) == 1:
-        if isinstance(node, BlendDataset | StagedDataset) and not name:
+        if isinstance(node, BlendDataset | StagedDataset) and not any(names.path[-1:]):
             name = node.names[0]
-            path = (*path, name)
-            given = (*given, name if _named(node, 0) else None)
+            names = names.below(name, name if _named(node, 0) else None)
         whole = (whole and node.traits.keeps_order) or not node.indexed
         node = node.inputs[0]
         above.append(node)
     if not node.inputs:
-        return _source_level(node, name, path, first, tuple(above), given)
-    level = MixLevel(
-        name, path, range(first, first), node, above=tuple(above), given=given
-    )
+        return _source_level(node, names, first, tuple(above))
+    level = MixLevel(names, range(first, first), node, above=tuple(above))
     _add_parts(level, node, first, whole=whole)
     level.rows = range(first, level.parts[-1].rows.stop)
     return level
@@ -177,10 +207,7 @@ def _add_sources(level: MixLevel, node: Dataset[Any], first: int) -> None:
     level.mix = None
     for number, (name, source) in enumerate(zip(names, node.sources, strict=True)):
         row = range(first + number, first + number + 1)
-        part = MixLevel(
-            name, (*level.path, name), row, source=source, given=(*level.given, None)
-        )
-        level.parts.append(part)
+        level.parts.append(MixLevel(level.names.below(name, None), row, source=source))
 
 
 def _open_groups(
@@ -205,8 +232,7 @@ def _open_groups(
         owner = opened[-1][1] if opened else level
         is_taken = any(part.name == name for part in owner.parts)
         label = f"{name} ({first})" if is_taken else name
-        path = (*owner.path, label)
-        group = MixLevel(label, path, range(first, first), level.mix)
+        group = MixLevel(owner.names.below(label), range(first, first), level.mix)
         opened.append((name, _added(owner, group, number)))
 
 
@@ -220,19 +246,15 @@ def _split_name(name: str) -> tuple[list[str], str]:
 
 def _source_level(
     dataset: Dataset[Any],
-    name: str,
-    path: tuple[str, ...],
+    names: LevelNames,
     row: int,
     above: tuple[Dataset[Any], ...],
-    given: tuple[str | None, ...],
 ) -> MixLevel:
     """Return the level of the only source of a dataset; sources name nameless ones."""
     source = dataset.sources[0]
-    if not path:
-        [name] = source_labels([source])
-        path = (name,)
-    rows = range(row, row + 1)
-    return MixLevel(name, path, rows, above=above, source=source, given=given)
+    if not names.path:
+        names = LevelNames((source_labels([source])[0],), names.explicit)
+    return MixLevel(names, range(row, row + 1), above=above, source=source)
 
 
 def _add_inputs(
@@ -247,9 +269,9 @@ def _add_inputs(
         outer, called = _split_name(name) if named and not phased else ([], name)
         _open_groups(level, opened, outer, number, first)
         owner = opened[-1][1] if opened else level
-        given = (*level.given, *outer, called if named else None)
-        inner = node.inputs[number]
-        part = _level(called, (*owner.path, called), given, inner, first, whole=whole)
+        explicit = (*level.names.explicit, *outer, called if named else None)
+        names = LevelNames((*owner.path, called), explicit)
+        part = _level(names, node.inputs[number], first, whole=whole)
         first = _added(owner, part, number).rows.stop
         for _, group in opened:
             group.rows = range(group.rows.start, first)

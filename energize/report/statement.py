@@ -40,7 +40,16 @@ from energize.report.ledger import (
     Book,
 )
 from energize.report.levels import MixLevel
-from energize.report.table import LedgerRow, RankTotals, Report
+from energize.report.table import (
+    LedgerRow,
+    LevelShares,
+    RankTotals,
+    Report,
+    ReportScope,
+    RowCounts,
+    RowFractions,
+    RowLosses,
+)
 
 # Reports.
 
@@ -76,60 +85,69 @@ Above: TypeAlias = "tuple[Dataset[Any], ...]"
 
 
 @dataclass(frozen=True, slots=True)
+class _PartShares:
+    """`LevelShares` of all parts of a level, as arrays."""
+
+    unit: str = "samples"
+    requested: Any = None
+    planned: Any = None
+    delivered: Any = None
+
+
+@dataclass(frozen=True, slots=True)
 class _Parts:
-    """The parts of a level by their weights: `asked`, `planned` and `delivered` in one
-    `unit`. `units` counts the items of the mix that each part received, `lost` the
-    samples that were skipped or failed. `comparable` is True if `units` and `asked`
+    """The parts of a level and their shares.
+
+    `units` counts the items of the mix that each part received, `lost` the samples that
+    were skipped or failed. `comparable` is True if `units` and the requested shares
     count the same items.
     """
 
     level: MixLevel
     above: Above = ()
-    unit: str = "samples"
-    asked: Any = None
-    planned: Any = None
-    delivered: Any = None
+    shares: _PartShares = _PartShares()
     units: Any = None
     lost: int = 0
     comparable: bool = False
 
 
-def _warning(each: _Parts, lanes: int, mean: float) -> Iterator[str]:
+def _warning(parts: _Parts, lanes: int, mean: float) -> Iterator[str]:
     """Yield a line if a share is further from the requested one than the order allows.
 
     The order is deterministic, so only a reason that follows from the plan or from the
     counts is stated. If there is none, nothing is yielded.
 
     Args:
-        each: The parts of one level.
+        parts: The parts of one level.
         lanes: Number of lanes of a stream; each holds its own buffers.
         mean: Mean number of samples in an item of the whole.
     """
-    if not each.comparable or each.units.sum() <= 0:
+    if not parts.comparable or parts.units.sum() <= 0:
         return
-    total = each.units.sum()
-    distance = np.abs(each.units - total * each.asked)
+    total = parts.units.sum()
+    distance = np.abs(parts.units - total * parts.shares.requested)
     worst = int(distance.argmax())
     buffered = 0.0
-    for node in each.above:
+    for node in parts.above:
         buffered = (
             buffered * (mean if node.traits.gathers else 1.0)
             + node.traits.stream.buffered
         )
-    tolerance = max(_ROUNDING, _block(each.level.mix), buffered * lanes)
-    filtering = _leaves_out(each.above)
+    tolerance = max(_ROUNDING, _block(parts.level.mix), buffered * lanes)
+    filtering = _leaves_out(parts.above)
     if filtering:
         tolerance = max(tolerance, _FILTERED * math.sqrt(total))
     if distance[worst] <= tolerance:
         return
-    reasons = list(_reasons(each, filtering, total, tolerance))
+    reasons = list(_reasons(parts, filtering, total, tolerance))
     if not reasons:
         return
-    part = each.level.parts[worst]
-    where = f" of {each.level.label!r}" if each.level.path else ""
+    part = parts.level.parts[worst]
+    requested = 100 * parts.shares.requested[worst]
+    where = f" of {parts.level.label!r}" if parts.level.path else ""
     yield (
-        f"{part.name!r}{where} has {100 * each.units[worst] / total:.3f} % of "
-        f"{total:,.0f} {each.unit}, requested were {100 * each.asked[worst]:.3f} %: "
+        f"{part.name!r}{where} has {100 * parts.units[worst] / total:.3f} % of "
+        f"{total:,.0f} {parts.shares.unit}, requested were {requested:.3f} %: "
         f"{'; '.join(reasons)}"
     )
 
@@ -146,7 +164,7 @@ def _block(mix: Any) -> float:
 
 
 def _reasons(
-    each: _Parts, node: str | None, total: float, tolerance: float
+    parts: _Parts, node: str | None, total: float, tolerance: float
 ) -> Iterator[str]:
     """Yield the reasons that the plan and the counts prove.
 
@@ -157,28 +175,30 @@ def _reasons(
             f"{node} is above the blend and leaves out items after the blend has "
             "counted them. Put it below the blend to weigh what it returns"
         )
-    if each.planned is None:
-        if each.lost:
+    if parts.shares.planned is None:
+        if parts.lost:
             yield "samples were skipped or failed"
-        elif node is None and not getattr(each.level.mix, "_endless", True):
-            short = np.flatnonzero(total * each.asked - each.units > tolerance)
-            yield from _ended(each, short)
+        elif node is None and not getattr(parts.level.mix, "_endless", True):
+            short = np.flatnonzero(
+                total * parts.shares.requested - parts.units > tolerance
+            )
+            yield from _ended(parts, short)
         return
-    planned = total * each.planned
-    short = np.flatnonzero(total * each.asked - planned > tolerance)
-    yield from _ended(each, short)
-    if np.abs(each.units - planned).max() <= tolerance:
+    planned = total * parts.shares.planned
+    short = np.flatnonzero(total * parts.shares.requested - planned > tolerance)
+    yield from _ended(parts, short)
+    if np.abs(parts.units - planned).max() <= tolerance:
         return
-    if each.lost:
+    if parts.lost:
         yield "samples were skipped or failed"
     else:
         yield "the loaded state belongs to another mix (strict=False)"
 
 
-def _ended(each: _Parts, short: Sequence[int] | Int64Array) -> Iterator[str]:
+def _ended(parts: _Parts, short: Sequence[int] | Int64Array) -> Iterator[str]:
     """Yield the names of the parts whose share is below the requested one."""
     if len(short):
-        names = ", ".join(repr(each.level.parts[part].name) for part in short)
+        names = ", ".join(repr(parts.level.parts[part].name) for part in short)
         yield f"{names} ended by the stop rule, and the other sources took its share"
 
 
@@ -285,15 +305,17 @@ class Telling:
         ]
         columns = self.counted
         report = Report(
-            title=self.title or self._default_title(ranks),
+            scope=ReportScope(
+                title=self.title or self._default_title(ranks),
+                world_size=self.stand.world_size,
+                cost_name=self.book.cost_name,
+                has_weights=bool((columns[:, WEIGHT] != columns[:, SAMPLES]).any()),
+            ),
             rows=tuple(
                 self._rows_of(self.book.levels, _Parts(self.book.levels), 0, ())
             ),
             ranks=tuple(ranks) if self.title is None else (),
-            world_size=self.stand.world_size,
-            cost_name=self.book.cost_name,
             left_out=left_out or {},
-            weighed=bool((columns[:, WEIGHT] != columns[:, SAMPLES]).any()),
             notes=tuple(self._notes()),
         )
         mean = float(self.totals[SAMPLES] / max(self.totals[ITEMS], 1.0))
@@ -318,42 +340,51 @@ class Telling:
             yield "report(all_ranks=True), called on all ranks, sums them"
 
     def _rows_of(
-        self, level: MixLevel, among: _Parts, number: int, above: Above
+        self, level: MixLevel, siblings: _Parts, number: int, above: Above
     ) -> list[LedgerRow]:
         above = (*above, *level.above)
         own = self._parts_of(level, above)
-        rows = [self._row(level, among, number)]
+        rows = [self._row(level, siblings, number)]
         for place, part in enumerate(level.parts):
             rows += self._rows_of(part, own, place, above)
         return rows
 
-    def _row(self, level: MixLevel, among: _Parts, number: int) -> LedgerRow:
+    def _row(self, level: MixLevel, siblings: _Parts, number: int) -> LedgerRow:
         counts = self._sum(level)
-        costs = self.book.cost_name is not None
+        among = siblings.shares
+        has_costs = self.book.cost_name is not None
         return LedgerRow(
             path=level.path,
             is_source=level.source is not None,
-            unit=among.unit,
-            asked=_at(among.asked, number),
-            planned=_at(among.planned, number),
-            delivered=_at(among.delivered, number),
-            samples=round(counts[SAMPLES]),
-            samples_share=_part(counts[SAMPLES], self.totals[SAMPLES]),
-            batches=round(counts[ITEMS], 6),
-            batches_share=_part(counts[ITEMS], self.totals[ITEMS]),
-            cost=counts[COST] if costs else None,
-            cost_share=_part(counts[COST], self.totals[COST]) if costs else None,
-            weight=counts[WEIGHT],
-            weight_share=_part(counts[WEIGHT], self.totals[WEIGHT]),
-            effective=kish(counts[WEIGHT], counts[SQUARES]),
+            shares=LevelShares(
+                unit=among.unit,
+                requested=_at(among.requested, number),
+                planned=_at(among.planned, number),
+                delivered=_at(among.delivered, number),
+            ),
+            counts=RowCounts(
+                samples=round(counts[SAMPLES]),
+                batches=round(counts[ITEMS], 6),
+                cost=counts[COST] if has_costs else None,
+                weight=counts[WEIGHT],
+                effective=kish(counts[WEIGHT], counts[SQUARES]),
+                skipped=round(counts[SKIPPED]),
+                failed=round(counts[FAILED]),
+            ),
+            fractions=RowFractions(
+                samples=_part(counts[SAMPLES], self.totals[SAMPLES]),
+                batches=_part(counts[ITEMS], self.totals[ITEMS]),
+                cost=_part(counts[COST], self.totals[COST]) if has_costs else None,
+                weight=_part(counts[WEIGHT], self.totals[WEIGHT]),
+                repeats=_part(counts[REPEATS], counts[SAMPLES]),
+            ),
             epochs=self._epochs(level),
-            repeats=_part(counts[REPEATS], counts[SAMPLES]),
-            skipped=round(counts[SKIPPED]),
-            failed=round(counts[FAILED]),
-            losses=round(counts[LOSSES]),
-            loss=_mean(counts[LOSS], counts[LOSSES]),
-            late_loss=_mean(counts[LATE_LOSS], counts[LATE_LOSSES]),
-            no_numbers=round(counts[NO_NUMBERS]),
+            losses=RowLosses(
+                count=round(counts[LOSSES]),
+                mean=_mean(counts[LOSS], counts[LOSSES]),
+                late_mean=_mean(counts[LATE_LOSS], counts[LATE_LOSSES]),
+                not_finite=round(counts[NO_NUMBERS]),
+            ),
         )
 
     def _sum(self, level: MixLevel) -> Any:
@@ -387,7 +418,7 @@ class Telling:
         if self.book.counts(level.mix):
             delivered = levels.shares_of(sums[:, COST])
         unit = self.book.cost_name or "cost"
-        return _Parts(level, above, unit, asked, planned, delivered)
+        return _Parts(level, above, _PartShares(unit, asked, planned, delivered))
 
     def _parts_of(self, level: MixLevel, above: Above) -> _Parts:
         if not level.parts:
@@ -409,9 +440,8 @@ class Telling:
         lost = round(sums[:, [SKIPPED, FAILED]].sum())
         comparable = known and asked is not None
         planned = levels.shares_of(of_order)
-        own = _Parts(
-            level, above, unit, asked, planned, delivered, units, lost, comparable
-        )
+        shares = _PartShares(unit, asked, planned, delivered)
+        own = _Parts(level, above, shares, units, lost, comparable)
         self.differing.append(own)
         return own
 

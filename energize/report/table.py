@@ -4,9 +4,10 @@ differ.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from math import isfinite
+from operator import attrgetter
 from shutil import get_terminal_size
 from typing import Any
 
@@ -19,63 +20,148 @@ from energize.core.progress import counted
 
 
 @dataclass(frozen=True, slots=True)
+class LevelShares:
+    """The shares of a row among the parts of its level, 0 to 1; they sum to 1.
+
+    Args:
+        unit: Unit of the weights: "samples", "batches" or the name of a cost.
+        requested: Share by the weights, over the counted items. None if the level has
+            no weights.
+        planned: Share by the order. None if only reading reveals it.
+        delivered: Share of what was delivered. None if it was not counted in `unit`.
+    """
+
+    unit: str = "samples"
+    requested: float | None = None
+    planned: float | None = None
+    delivered: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RowCounts:
+    """What was delivered of a row.
+
+    Args:
+        samples: Number of samples.
+        batches: Number of items; an item of several sources counts as fractions. Items
+            before a resume are divided by the mean composition of an item.
+        cost: Tokens, or what the ledger counts as cost. None if it counts no cost.
+        weight: Sum of the loss weights.
+        effective: Kish's effective sample size of the loss weights.
+        skipped: Number of samples that were left out.
+        failed: Number of samples that were replaced by substitutes.
+    """
+
+    samples: int = 0
+    batches: float = 0.0
+    cost: float | None = None
+    weight: float = 0.0
+    effective: float = 0.0
+    skipped: int = 0
+    failed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RowFractions:
+    """Fractions of the counts of a row, 0 to 1.
+
+    Args:
+        samples: Fraction of all delivered samples.
+        batches: Fraction of all delivered items.
+        cost: Fraction of the whole cost. None if the ledger counts no cost.
+        weight: Fraction of the sum of all loss weights.
+        repeats: Fraction of the samples of the row that were drawn in a second pass or
+            later.
+    """
+
+    samples: float = 0.0
+    batches: float = 0.0
+    cost: float | None = None
+    weight: float = 0.0
+    repeats: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class RowLosses:
+    """The losses that `Loader.record_losses` received for the samples of a row.
+
+    Args:
+        count: Number of finite losses.
+        mean: Their mean. None without finite losses.
+        late_mean: Mean over about the last 100 steps. None without finite losses.
+        not_finite: Number of losses that are NaN or infinite.
+    """
+
+    count: int = 0
+    mean: float | None = None
+    late_mean: float | None = None
+    not_finite: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class LedgerRow:
-    """What was counted of a source, or of a part of a mix with all its sources.
+    """The counts of a source, or of a part of a mix with all its sources.
 
-    `path`: the names on the way to it; none for the whole. `depth` is their number,
-    `is_source` whether it is a source. Shares are those of its level, 0 to 1: the parts
-    of one blend make 1 together. `asked`: by the weights, over the items that were
-    counted; `planned`: by the order; both in the `unit` of the weights ("samples",
-    "batches", or what a blend weighs), None where nobody asks or only reading tells.
-    `delivered`: what came, in that unit.
-
-    `samples`, `batches` (items, by their parts; exact where they are of one source;
-    others, before a resume, by the parts that sources have in all of these), `cost`
-    (tokens or what the ledger was told to count) and `weight` (the sum of loss weights)
-    are counts, `*_share` their shares of all that was delivered. `effective`: Kish's
-    effective sample size of the loss weights. `epochs`: how often the source was passed
-    through since the run began, None for more than one source or one without a length;
-    of a stream, the samples that came of it by those it has. `repeats`: the part of its
-    samples that were drawn in a second pass or later. `skipped` and `failed`: samples
-    left out, others in their place. `loss`: the mean of the `losses` that
-    `Loader.record_losses` was told of its samples, and `late_loss`, that of about the
-    last 100 steps; None where nothing was told, or nothing but `no_numbers`, losses
-    that are NaN or infinite.
+    Args:
+        path: Names of the levels down to the row; empty for the whole.
+        is_source: Whether the row is a source.
+        shares: Requested, planned and delivered share on its level.
+        counts: What was delivered.
+        fractions: The counts as fractions of the whole.
+        epochs: Passes through the source since the run began; for a stream, delivered
+            samples divided by its samples. None for several sources, or for a source
+            of unknown length.
+        losses: Recorded losses.
     """
 
     path: tuple[str, ...]
     is_source: bool
-    unit: str = "samples"
-    asked: float | None = None
-    planned: float | None = None
-    delivered: float | None = None
-    samples: int = 0
-    samples_share: float = 0.0
-    batches: float = 0.0
-    batches_share: float = 0.0
-    cost: float | None = None
-    cost_share: float | None = None
-    weight: float = 0.0
-    weight_share: float = 0.0
-    effective: float = 0.0
+    shares: LevelShares = field(default_factory=LevelShares)
+    counts: RowCounts = field(default_factory=RowCounts)
+    fractions: RowFractions = field(default_factory=RowFractions)
     epochs: float | None = None
-    repeats: float = 0.0
-    skipped: int = 0
-    failed: int = 0
-    losses: int = 0
-    loss: float | None = None
-    late_loss: float | None = None
-    no_numbers: int = 0
+    losses: RowLosses = field(default_factory=RowLosses)
 
     @property
     def name(self) -> str:
-        """What it is called on its level."""
+        """The name on its level; "all" for the whole."""
         return self.path[-1] if self.path else "all"
 
     @property
     def depth(self) -> int:
-        """How many names lead to it."""
+        """The number of levels above."""
         return len(self.path)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return all numbers in one flat dict."""
+        values = {name: get(self) for name, get in _ROW_VALUES.items()}
+        return {"path": self.path, "is_source": self.is_source, **values}
+
+
+_ROW_VALUES: dict[str, Callable[[LedgerRow], Any]] = {
+    "unit": attrgetter("shares.unit"),
+    "asked": attrgetter("shares.requested"),
+    "planned": attrgetter("shares.planned"),
+    "delivered": attrgetter("shares.delivered"),
+    "samples": attrgetter("counts.samples"),
+    "samples_share": attrgetter("fractions.samples"),
+    "batches": attrgetter("counts.batches"),
+    "batches_share": attrgetter("fractions.batches"),
+    "cost": attrgetter("counts.cost"),
+    "cost_share": attrgetter("fractions.cost"),
+    "weight": attrgetter("counts.weight"),
+    "weight_share": attrgetter("fractions.weight"),
+    "effective": attrgetter("counts.effective"),
+    "epochs": attrgetter("epochs"),
+    "repeats": attrgetter("fractions.repeats"),
+    "skipped": attrgetter("counts.skipped"),
+    "failed": attrgetter("counts.failed"),
+    "losses": attrgetter("losses.count"),
+    "loss": attrgetter("losses.mean"),
+    "late_loss": attrgetter("losses.late_mean"),
+    "no_numbers": attrgetter("losses.not_finite"),
+}
+"""Values of a row by their keys in JSON and in logs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,18 +199,37 @@ class RankTotals:
         return self.waited / self.seconds if self.seconds else 0.0
 
 
+@dataclass(frozen=True, slots=True)
+class ReportScope:
+    """What a report covers.
+
+    Args:
+        title: The heading.
+        world_size: Number of ranks of the run.
+        cost_name: Name of the counted cost. None if the ledger counts no cost.
+        has_weights: Whether any item had a loss weight.
+    """
+
+    title: str
+    world_size: int
+    cost_name: str | None = None
+    has_weights: bool = False
+
+
 @dataclass(frozen=True, slots=True, repr=False)
 class Report:
     """What was asked for and what was delivered: `print` it, or let a notebook show it.
 
-    `rows`: the whole first, then every part of the mix, each before its own parts.
-    `ranks`: the totals of this rank, or of all where it was asked for them. `title`:
-    whose counts these are. `cost_name`: what `cost` counts. `left_out`: how many
-    samples were left out for each reason, on this rank, those with it that were only
-    read ahead. `weighed`: whether any item had a loss weight. `outliers`: losses of the
-    last 256 steps that stand out, the farthest first. `notes`: what to know of the
-    counts. `warnings`: differences from the requested shares that the order does not
-    allow, with their reasons.
+    Args:
+        scope: Heading, number of ranks and optional columns.
+        rows: The whole first, then every part of the mix, each followed by its parts.
+        ranks: Totals of this rank, or of all ranks if all were requested.
+        left_out: Number of samples that this rank left out, by reason, including those
+            that were only read ahead.
+        outliers: Extreme losses of the last 256 steps, the most extreme first.
+        notes: Remarks on the counts.
+        warnings: Differences from the requested shares that the order does not allow,
+            with their reasons.
 
     >>> from energize import BlendDataset, ListSource, get_loader
     >>> parts = {"web": ListSource(range(90)), "code": ListSource(range(9))}
@@ -133,19 +238,16 @@ class Report:
     ...     pass
     >>> report = loader.report()
     >>> (
-    ...     [(row.name, row.samples) for row in report.rows],
+    ...     [(row.name, row.counts.samples) for row in report.rows],
     ...     report.to_dict()["mix/web/asked_share"],
     ... )
     ([('all', 40), ('web', 30), ('code', 10)], 0.75)
     """
 
-    title: str
+    scope: ReportScope
     rows: tuple[LedgerRow, ...]
     ranks: tuple[RankTotals, ...]
-    world_size: int
-    cost_name: str | None = None
     left_out: Mapping[str, int] = field(default_factory=dict)
-    weighed: bool = False
     outliers: tuple[Outlier, ...] = ()
     notes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
@@ -201,22 +303,29 @@ class Report:
         }
 
     def _numbers(self, row: LedgerRow) -> dict[str, float | None]:
-        names = (
-            _LOGGED | _OF_PARTS | {"weight_share": "weight_share"}
-            if row.path
-            else _LOGGED
-        )
-        numbers = {logged: getattr(row, name) for name, logged in names.items()}
-        if self.cost_name is not None:
-            numbers |= {
-                self.cost_name: row.cost,
-                f"{self.cost_name}_share": row.cost_share,
-            }
+        names = _LOGGED | _LOGGED_SHARES if row.path else _LOGGED
+        values = row.as_json()
+        numbers = {logged: values[name] for name, logged in names.items()}
+        cost_name = self.scope.cost_name
+        if cost_name is not None:
+            numbers[cost_name] = row.counts.cost
+            numbers[f"{cost_name}_share"] = row.fractions.cost
         return numbers
 
     def as_json(self) -> dict[str, Any]:
         """Return all of it as a JSON-able tree."""
-        return asdict(self)
+        return {
+            "title": self.scope.title,
+            "rows": tuple(row.as_json() for row in self.rows),
+            "ranks": tuple(asdict(rank) for rank in self.ranks),
+            "world_size": self.scope.world_size,
+            "cost_name": self.scope.cost_name,
+            "left_out": dict(self.left_out),
+            "weighed": self.scope.has_weights,
+            "outliers": tuple(asdict(outlier) for outlier in self.outliers),
+            "notes": self.notes,
+            "warnings": self.warnings,
+        }
 
     def __rich_console__(
         self, console: Console, options: ConsoleOptions
@@ -230,7 +339,7 @@ class Report:
         return notebook(f"<pre>{text(shown, len(shown))}</pre>")
 
     def __repr__(self) -> str:
-        return f"Report({self.title!r}, {len(self.rows)} rows)"
+        return f"Report({self.scope.title!r}, {len(self.rows)} rows)"
 
     def __str__(self) -> str:
         return self._as_text(get_terminal_size((_WIDTH, 0)).columns)
@@ -250,10 +359,15 @@ _LOGGED = {
     "loss": "loss",
     "late_loss": "late_loss",
 }
-"""Names in a log, by what they are called in rows."""
+"""Names in a log, by the keys of rows."""
 
-_OF_PARTS = {name: f"{name}_share" for name in ("asked", "planned", "delivered")}
-"""The same, of what is a part of something."""
+_LOGGED_SHARES = {
+    "asked": "asked_share",
+    "planned": "planned_share",
+    "delivered": "delivered_share",
+    "weight_share": "weight_share",
+}
+"""The same for all rows but the whole."""
 
 _WIDTH = 140
 """Characters in a line where there is no terminal."""
@@ -261,41 +375,50 @@ _WIDTH = 140
 _SHOWN = 60
 """Rows that are shown; the rest is in `rows` and `to_dict`."""
 
+_SHOWN_RANKS = 16
+"""Ranks whose totals are shown."""
+
 _NOTHING = ("", "-", "0", "samples")
 """What a column is left out for, where it says nothing else."""
 
 
 def rendered(report: Report, width: int) -> Iterator[Any]:
     """Yield what rich prints of a report."""
-    yield Text(report.title, style="bold")
+    yield Text(report.scope.title, style="bold")
     yield from _tables(report, width)
-    for each in report.ranks[:16]:
-        yield Text(
-            f"rank {each.rank}: {counted(each.items, 'item')}"
-            + (f", {each.padding:,} of padding" if each.padding else "")
-            + f"; waited {each.waited:.2f} s of {each.seconds:.2f} s "
-            f"({100 * each.waiting_share:.1f} %), at most {1000 * each.longest:.1f} ms"
-        )
-    if len(report.ranks) > 16:
-        yield Text(f"and {len(report.ranks) - 16} more ranks")
-    for reason, count in sorted(report.left_out.items(), key=lambda pair: -pair[1])[
-        :10
-    ]:
+    for rank in report.ranks[:_SHOWN_RANKS]:
+        yield Text(_rank_line(rank))
+    more = len(report.ranks) - _SHOWN_RANKS
+    if more > 0:
+        yield Text(f"and {more} more ranks")
+    reasons = sorted(report.left_out.items(), key=lambda pair: -pair[1])
+    for reason, count in reasons[:10]:
         yield Text(f"left out on this rank: {count:,} by {reason}")
-    for one in report.outliers:
-        far = (
-            f", {one.far:.1f} standard deviations from its source"
-            if isfinite(one.far)
-            else ""
-        )
-        yield Text(
-            f"step {one.step:,}, rank {one.rank}: loss {one.loss:.4g} of "
-            f"{one.place}{far}"
-        )
+    for outlier in report.outliers:
+        yield Text(_outlier_line(outlier))
     for note in report.notes:
         yield Text(f"Note: {note}")
     for warning in report.warnings:
         yield Text(f"Warning: {warning}", style="yellow")
+
+
+def _rank_line(rank: RankTotals) -> str:
+    padding = f", {rank.padding:,} of padding" if rank.padding else ""
+    return (
+        f"rank {rank.rank}: {counted(rank.items, 'item')}{padding}"
+        f"; waited {rank.waited:.2f} s of {rank.seconds:.2f} s "
+        f"({100 * rank.waiting_share:.1f} %), at most {1000 * rank.longest:.1f} ms"
+    )
+
+
+def _outlier_line(outlier: Outlier) -> str:
+    distance = ""
+    if isfinite(outlier.far):
+        distance = f", {outlier.far:.1f} standard deviations from its source"
+    return (
+        f"step {outlier.step:,}, rank {outlier.rank}: loss {outlier.loss:.4g} of "
+        f"{outlier.place}{distance}"
+    )
 
 
 def _tables(report: Report, width: int) -> Iterator[Table]:
@@ -342,25 +465,34 @@ def _column_groups(widths: dict[str, int], room: int) -> list[list[str]]:
 
 
 def _cells(row: LedgerRow, report: Report) -> dict[str, str]:
-    batches = "" if round(row.batches) == row.samples else f"{row.batches:,.1f}"
+    counts = row.counts
+    shares = row.shares
+    losses = row.losses
+    fractions = row.fractions
+    batches = f"{counts.batches:,.1f}".removesuffix(".0")
+    is_weighted = report.scope.has_weights
     return {
-        "asked %": _percent(row.asked),
-        "planned %": _percent(row.planned),
-        "delivered %": _percent(row.delivered),
-        "unit": row.unit if row.asked is not None else "",
-        "samples": f"{row.samples:,}",
-        "batches": batches.removesuffix(".0"),
-        f"{report.cost_name} %": _percent(row.cost_share),
-        "weight %": _percent(row.weight_share) if report.weighed else "",
-        "eff. size": f"{row.effective:,.0f}" if report.weighed else "",
-        "epochs": "-" if row.epochs is None else f"{row.epochs:,.2f}",
-        "repeats %": _percent(row.repeats if row.samples else None),
-        "skipped": f"{row.skipped:,}",
-        "failed": f"{row.failed:,}",
-        "loss": "-" if row.loss is None else f"{row.loss:.4g}",
-        "late loss": "-" if row.late_loss is None else f"{row.late_loss:.4g}",
-        "no numbers": f"{row.no_numbers:,}",
+        "asked %": _percent(shares.requested),
+        "planned %": _percent(shares.planned),
+        "delivered %": _percent(shares.delivered),
+        "unit": shares.unit if shares.requested is not None else "",
+        "samples": f"{counts.samples:,}",
+        "batches": "" if round(counts.batches) == counts.samples else batches,
+        f"{report.scope.cost_name} %": _percent(fractions.cost),
+        "weight %": _percent(fractions.weight) if is_weighted else "",
+        "eff. size": f"{counts.effective:,.0f}" if is_weighted else "",
+        "epochs": _number(row.epochs, ",.2f"),
+        "repeats %": _percent(fractions.repeats if counts.samples else None),
+        "skipped": f"{counts.skipped:,}",
+        "failed": f"{counts.failed:,}",
+        "loss": _number(losses.mean, ".4g"),
+        "late loss": _number(losses.late_mean, ".4g"),
+        "no numbers": f"{losses.not_finite:,}",
     }
+
+
+def _number(value: float | None, spec: str) -> str:
+    return "-" if value is None else format(value, spec)
 
 
 def _percent(share: float | None) -> str:

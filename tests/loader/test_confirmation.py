@@ -62,7 +62,7 @@ def test_a_loop_that_was_left_delivers_unconfirmed_items_again(name):
         assert list(islice(loader, 2)) == whole[1:3]
         loader.discard_unconfirmed()
         assert list(islice(loader, 2)) == whole[1:3]
-        assert loader.report().total.samples == 3
+        assert loader.report().total.counts.samples == 3
 
 
 def test_a_loop_that_ended_has_its_last_items_confirmed_in_the_next():
@@ -103,7 +103,7 @@ def test_losses_belong_to_the_first_unconfirmed_item():
         batch = following
     loader.record_losses([float(number) for number in batch])
     loader.confirm()
-    assert loader.report()["web"].loss == 3.5
+    assert loader.report()["web"].losses.mean == 3.5
 
 
 def test_a_state_and_rewind_forget_what_is_unconfirmed():

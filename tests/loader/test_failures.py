@@ -197,7 +197,7 @@ def test_one_damaged_photo_counts_once_however_many_epochs_there_are(
         assert len(list(islice(loader, 60))) == 60
         report = loader.report()
         assert (loader.failures.count, len(loader.failures.last)) == (1, 1)
-    assert (report.total.failed, list(report.left_out.values())) == (1, [1])
+    assert (report.total.counts.failed, list(report.left_out.values())) == (1, [1])
     assert len(path.read_text().splitlines()) == 1
     assert sum("DecodeError" in each.message for each in caplog.records) == 1
 

@@ -132,7 +132,7 @@ def test_every_sample_that_does_not_fail_counts_once_on_any_ranks(name, workers)
                 first_loop = counted(loader)
                 mine = counted(loader)
                 assert mine == first_loop
-                samples += loader.report().total.samples
+                samples += loader.report().total.counts.samples
                 assert loader.failures.count <= 2
             found += mine
         assert sorted(found) == wanted
@@ -142,14 +142,16 @@ def test_every_sample_that_does_not_fail_counts_once_on_any_ranks(name, workers)
 def test_a_limit_counts_slots_and_what_lies_beyond_it_does_not_fail():
     loader = loader_of(LimitDataset(BATCHES, 1), role="eval")
     assert counted(loader) == [0, 1, 2]
-    assert (loader.failures.count, loader.report().total.failed) == (1, 1)
+    assert (loader.failures.count, loader.report().total.counts.failed) == (1, 1)
 
 
 def test_a_training_has_substitutes_and_no_padding():
     for loader in (loader_of(BATCHES), loader_of(ConcatDataset(BATCHES))):
         batches = list(loader)
         assert [padding_rows(each) for each in batches] == [[], [], []]
-        assert loader.report().total.samples == sum(len(each["x"]) for each in batches)
+        assert loader.report().total.counts.samples == sum(
+            len(each["x"]) for each in batches
+        )
 
 
 def test_a_loader_of_get_val_dataset_marks_the_batch_of_a_damaged_line(tmp_path):
@@ -218,7 +220,7 @@ def test_a_batch_that_fails_as_a_whole_is_padding():
         [True, [0, 1, 2, 3]],
         [False, []],
     ]
-    assert loader.report().total.samples == 8
+    assert loader.report().total.counts.samples == 8
 
 
 def test_a_validation_that_is_resumed_has_the_same_padding():
@@ -248,7 +250,11 @@ def test_no_loss_is_recorded_of_padding():
         losses[padding_rows(batch)] = float("nan")
         loader.record_losses(losses)
     row = loader.report()["numbers0"]
-    assert (row.losses, row.loss, row.no_numbers) == (8, sum(GOOD) / 8, 0)
+    assert (row.losses.count, row.losses.mean, row.losses.not_finite) == (
+        8,
+        sum(GOOD) / 8,
+        0,
+    )
 
 
 def test_where_nothing_can_be_read_there_is_nothing_to_fill_a_row_with():

@@ -91,8 +91,8 @@ def test_a_resumed_run_reports_all_of_it(tree, data):
     if all(len(counted([item])) <= 1 for item in items):
         assert batches == pytest.approx(exact, abs=1e-5)
     for row in last.report().rows:
-        if row.planned is not None and row.unit != "cost":
-            assert row.planned == pytest.approx(row.delivered)
+        if row.shares.planned is not None and row.shares.unit != "cost":
+            assert row.shares.planned == pytest.approx(row.shares.delivered)
 
 
 def parts_of(items: list[Any]) -> Counter[str]:

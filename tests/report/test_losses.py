@@ -60,9 +60,9 @@ def test_the_report_has_the_mean_loss_of_each_source_and_names_what_stands_out(c
         given["b"] += [3.0] * sum(number >= 100 for number in batch)
         report = loader.report()
     for name, losses in given.items():
-        assert report[name].losses == len(losses)
-        assert report[name].loss == pytest.approx(sum(losses) / len(losses))
-    assert report.total.no_numbers == 1
+        assert report[name].losses.count == len(losses)
+        assert report[name].losses.mean == pytest.approx(sum(losses) / len(losses))
+    assert report.total.losses.not_finite == 1
     assert [(each.step, each.source) for each in report.outliers][1:] == [(20, "a")]
     assert math.isnan(report.outliers[0].loss)
     assert "step 30: the loss of " in caplog.text

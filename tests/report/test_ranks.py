@@ -65,5 +65,5 @@ def test_ranks_without_a_process_group_cannot_be_summed():
     with pytest.raises(ConfigError, match="no process group"):
         loader.report(all_ranks=True)
     report = loader.report()
-    assert report.total.samples == 4
-    assert "rank 0 of 2 alone" in report.title
+    assert report.total.counts.samples == 4
+    assert "rank 0 of 2 alone" in report.scope.title

@@ -58,14 +58,20 @@ def test_levels_of_blends_in_blends_have_their_own_shares():
         (), ("texts",), ("texts", "web"), ("texts", "news"), ("code",)
     ]  # fmt: skip
     texts, web, code = report["texts"], report["texts/web"], report["code"]
-    assert texts.asked == pytest.approx(0.9)
-    assert texts.delivered == texts.planned == pytest.approx(0.9)
-    assert (web.asked, web.delivered, web.samples_share) == pytest.approx(
-        (0.5, 0.5, 0.45)
+    assert texts.shares.requested == pytest.approx(0.9)
+    assert texts.shares.delivered == texts.shares.planned == pytest.approx(0.9)
+    assert (
+        web.shares.requested,
+        web.shares.delivered,
+        web.fractions.samples,
+    ) == pytest.approx((0.5, 0.5, 0.45))
+    assert (code.counts.samples, code.epochs, code.counts.batches) == (
+        100,
+        2.0,
+        pytest.approx(10),
     )
-    assert (code.samples, code.epochs, code.batches) == (100, 2.0, pytest.approx(10))
-    assert code.repeats == pytest.approx(0.5)
-    assert report["texts/news"].repeats == pytest.approx(443 / 450)
+    assert code.fractions.repeats == pytest.approx(0.5)
+    assert report["texts/news"].fractions.repeats == pytest.approx(443 / 450)
     assert report.warnings == ()
 
 
@@ -79,8 +85,8 @@ def test_blends_that_were_opened_up_have_rows_of_their_own_however_deep():
     resumed = loader_of(deep)
     resumed.load_state_dict(take_state(deep, 800))
     for report in (report_after(deep, 800), resumed.report()):
-        assert {row.asked for row in report.rows[1:]} == {0.5}
-        assert [("/".join(row.path), row.samples) for row in report.rows[1:]] == [
+        assert {row.shares.requested for row in report.rows[1:]} == {0.5}
+        assert [("/".join(row.path), row.counts.samples) for row in report.rows[1:]] == [
             ("w", 400), ("x", 400), ("x/y", 200), ("x/y/p", 100), ("x/y/q", 100), ("x/z", 200)
         ]  # fmt: skip
 
@@ -124,10 +130,10 @@ def test_units_are_those_of_the_mix_and_a_resumed_run_has_all_of_them(
     report = loader.report()
     counts = samples if unit == "samples" else batches
     for row in report.sources:
-        assert (row.unit, row.samples) == (unit, samples[row.name])
-        assert row.batches == pytest.approx(batches[row.name], abs=0.5)
-        assert row.planned == pytest.approx(row.delivered)
-        assert row.delivered == pytest.approx(
+        assert (row.shares.unit, row.counts.samples) == (unit, samples[row.name])
+        assert row.counts.batches == pytest.approx(batches[row.name], abs=0.5)
+        assert row.shares.planned == pytest.approx(row.shares.delivered)
+        assert row.shares.delivered == pytest.approx(
             counts[row.name] / counts.total(), abs=0.01
         )
 
@@ -150,8 +156,8 @@ def test_asked_is_the_integral_of_weights_that_change():
     )
     report = report_after(glide, 100)
     exact = np.mean([x / (1 + x) for x in 1 - (np.arange(10_000) + 0.5) / 10_000])
-    assert report["a"].asked == pytest.approx(exact, abs=1e-5)
-    assert report["a"].delivered == pytest.approx(exact, abs=0.02)
+    assert report["a"].shares.requested == pytest.approx(exact, abs=1e-5)
+    assert report["a"].shares.delivered == pytest.approx(exact, abs=0.02)
 
 
 def test_a_live_change_is_asked_for_from_where_it_acts():
@@ -163,8 +169,8 @@ def test_a_live_change_is_asked_for_from_where_it_acts():
     loader.set_weights({"a": 9, "b": 1})
     items = take(loader, 10)
     report = loader.report()
-    assert report["a"].asked == pytest.approx(0.7)
-    assert report["a"].samples == 50 + counted(items)["a"] == 140
+    assert report["a"].shares.requested == pytest.approx(0.7)
+    assert report["a"].counts.samples == 50 + counted(items)["a"] == 140
 
 
 def test_quotas_ask_for_their_counts_and_a_concatenation_for_nothing():
@@ -172,10 +178,10 @@ def test_quotas_ask_for_their_counts_and_a_concatenation_for_nothing():
         (told(8, "a"), Quota(choose=6)), (told(8, "b"), Quota(choose=2))
     )
     report = report_after(quotas, 8)
-    assert (report["a"].asked, report["a"].delivered) == (0.75, 0.75)
+    assert (report["a"].shares.requested, report["a"].shares.delivered) == (0.75, 0.75)
     report = report_after(ConcatDataset(told(3, "a"), told(9, "b")), 12)
-    assert report["a"].asked is None
-    assert report["a"].planned == report["a"].delivered == 0.25
+    assert report["a"].shares.requested is None
+    assert report["a"].shares.planned == report["a"].shares.delivered == 0.25
 
 
 @pytest.mark.parametrize("streams", [False, True])
@@ -191,23 +197,25 @@ def test_stages_are_levels_with_sources_of_their_own(streams):
         [Stage("warm", 0, 5, dataset=first), Stage("main", 5, 25, dataset=last)]
     )
     report = report_after(StagedDataset(plan, carry_over=not streams), 25)
-    assert report["warm"].samples == 5
-    assert (report["main/a"].samples, report["main/b"].samples) == (5, 15)
-    assert report["main/b"].asked == report["main/b"].delivered == 0.75
+    assert report["warm"].counts.samples == 5
+    assert (report["main/a"].counts.samples, report["main/b"].counts.samples) == (5, 15)
+    assert (
+        report["main/b"].shares.requested == report["main/b"].shares.delivered == 0.75
+    )
     if not streams:
-        assert report["warm"].planned == pytest.approx(0.2)
+        assert report["warm"].shares.planned == pytest.approx(0.2)
 
 
 def test_loss_weights_have_a_share_and_an_effective_size():
     items = 20
     report = report_after(BatchDataset(told(30, "a"), 5, weighed_batch), items)
     samples = [1.0 + n % 3 for n in range(30)] * 3 + [1.0 + n % 3 for n in range(10)]
-    assert report.total.weight == sum(samples)
-    assert report.total.effective == pytest.approx(
+    assert report.total.counts.weight == sum(samples)
+    assert report.total.counts.effective == pytest.approx(
         sum(samples) ** 2 / sum(w * w for w in samples)
     )
-    assert report.weighed
-    assert not report_after(BatchDataset(told(30, "a"), 5, list), 4).weighed
+    assert report.scope.has_weights
+    assert not report_after(BatchDataset(told(30, "a"), 5, list), 4).scope.has_weights
 
 
 def packed(samples):
@@ -239,7 +247,7 @@ def test_weights_of_packs_go_to_their_pieces():
         report = loader.report()
         for name in "ab":
             own = [s[2] for batch in batches for s in batch["samples"] if s[1] == name]
-            assert report[name].weight == sum(own)
+            assert report[name].counts.weight == sum(own)
 
 
 def test_costs_by_a_column_and_by_a_function_of_items():
@@ -248,12 +256,12 @@ def test_costs_by_a_column_and_by_a_function_of_items():
     items = take(column, 30)
     exact = sum(1 + s[2] % 5 for item in items for s in item if s[1] == "a")
     report = column.report()
-    assert report["a"].cost == exact
-    assert report.to_dict()["mix/a/tokens_share"] == exact / report.total.cost
+    assert report["a"].counts.cost == exact
+    assert report.to_dict()["mix/a/tokens_share"] == exact / report.total.counts.cost
     for cost in (len, lambda item: [1] * len(item), lambda item: torch.ones(len(item))):
         each = Ledger(item_cost=cost, name="words")
         report = report_after(BatchDataset(blend, 4, list), 30, ledger=each)
-        assert (report["a"].cost, report.total.cost) == (90, 120)
+        assert (report["a"].counts.cost, report.total.counts.cost) == (90, 120)
         assert report.to_dict()["mix/words"] == 120
 
 
@@ -280,12 +288,14 @@ def test_what_is_left_out_is_counted_by_source_and_reason(stream, workers, caplo
         report = loader.report()
         failures = loader.failures.count
     a, b = report["a"], report["b"]
-    assert a.skipped >= 150 // (5 if stream else 10)  # what was read ahead counts, too
-    assert a.failed == 0
-    assert b.failed == report.total.failed == failures > 0
+    assert a.counts.skipped >= 150 // (
+        5 if stream else 10
+    )  # what was read ahead counts, too
+    assert a.counts.failed == 0
+    assert b.counts.failed == report.total.counts.failed == failures > 0
     assert (
-        a.skipped + b.skipped
-        == report.total.skipped
+        a.counts.skipped + b.counts.skipped
+        == report.total.counts.skipped
         == report.left_out["skipped: threes"]
     )
     assert not report.warnings
@@ -377,10 +387,10 @@ def test_a_new_place_begins_a_new_count():
     take(loader, 3)
     loader.load_state_dict(state)
     take(loader, 1)
-    assert loader.report().total.samples == 20  # 15 before the state, 5 since
+    assert loader.report().total.counts.samples == 20  # 15 before the state, 5 since
     assert loader.report().ranks[0].items == 1
     loader.rewind()
-    assert loader.report().total.samples == 0
+    assert loader.report().total.counts.samples == 0
     assert loader.last_sources == []
 
 
@@ -388,7 +398,7 @@ def test_a_loop_that_was_left_goes_on_and_nothing_counts_twice():
     loader = loader_of(RepeatDataset(told(20, "a")))
     first, again = list(islice(loader, 7)), list(islice(loader, 3))
     assert first[-1] not in again
-    assert loader.report().total.samples == 7 + 3
+    assert loader.report().total.counts.samples == 7 + 3
 
 
 def test_padding_has_no_sources():
@@ -397,13 +407,13 @@ def test_padding_has_no_sources():
     assert loader.padding
     assert loader.last_sources == []
     report = loader.report()
-    assert (report.total.samples, report.ranks[0].padding) == (5, 1)
+    assert (report.total.counts.samples, report.ranks[0].padding) == (5, 1)
 
 
 def test_loops_of_a_number_of_steps():
     loader = loader_of(EpochizeDataset(RepeatDataset(told(20, "a")), 6))
     assert len(list(loader)) + len(list(loader)) == 12
-    assert loader.report()["a"].samples == 12
+    assert loader.report()["a"].counts.samples == 12
 
 
 def test_it_is_shown_in_whatever_room_there_is(capsys, monkeypatch):
@@ -420,8 +430,15 @@ def test_it_is_shown_in_whatever_room_there_is(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     assert max(map(len, str(report).splitlines())) <= 80
     monkeypatch.delenv("COLUMNS")
-    rows = [replace(row, effective=1234567.0) for row in report.rows]
-    wide = replace(report, rows=tuple(rows), weighed=True)
+    rows = [
+        replace(row, counts=replace(row.counts, effective=1234567.0))
+        for row in report.rows
+    ]
+    wide = replace(
+        report,
+        rows=tuple(rows),
+        scope=replace(report.scope, has_weights=True),
+    )
     for width in (30, 60, *range(78, 90)):
         console = Console(width=width, color_system=None)
         with console.capture() as said:
@@ -484,20 +501,25 @@ def test_a_blend_that_weighs_tokens_is_reported_in_tokens():
     for dataset, items in ((blend, 1000), (BatchDataset(blend, 10, list), 100)):
         report = report_after(dataset, items)
         short, long = report["short"], report["long"]
-        assert (short.unit, short.asked, short.delivered, short.planned) == (
+        assert (
+            short.shares.unit,
+            short.shares.requested,
+            short.shares.delivered,
+            short.shares.planned,
+        ) == (
             "tokens",
             *[0.5] * 3,
         )
-        assert (short.samples, long.samples) == (800, 200)
-        assert (short.cost, long.cost) == (8000, 8000)
+        assert (short.counts.samples, long.counts.samples) == (800, 200)
+        assert (short.counts.cost, long.counts.cost) == (8000, 8000)
         assert not report.warnings
     loader = loader_of(blend)
     take(loader, 500)
     other = loader_of(blend)
     other.load_state_dict(loader.state_dict())
     take(other, 500)
-    assert other.report()["long"].delivered == pytest.approx(0.5)
-    assert other.report()["long"].cost == 8000  # of the whole run
+    assert other.report()["long"].shares.delivered == pytest.approx(0.5)
+    assert other.report()["long"].counts.cost == 8000  # of the whole run
 
 
 def test_shares_of_tokens_that_changed_are_asked_of_what_came_since_then():
@@ -509,13 +531,13 @@ def test_shares_of_tokens_that_changed_are_asked_of_what_came_since_then():
     loader.set_weights({"short": 1, "long": 3})
     take(loader, 700)  # 4,000 and 12,000
     report = loader.report()
-    assert [report[name].cost for name in parts] == [8000, 16000]
-    assert [report[name].asked for name in parts] == [
+    assert [report[name].counts.cost for name in parts] == [8000, 16000]
+    assert [report[name].shares.requested for name in parts] == [
         pytest.approx(1 / 3),
         pytest.approx(2 / 3),
     ]
-    assert [report[name].delivered for name in parts] == [
-        report[name].asked for name in parts
+    assert [report[name].shares.delivered for name in parts] == [
+        report[name].shares.requested for name in parts
     ]
     assert not report.warnings
 
@@ -525,11 +547,14 @@ def test_costs_that_only_items_tell_are_counted_by_a_function_of_items():
     unit = ItemCost(lambda sample: 1 if sample[1] == "short" else 4)
     blend = BlendDataset(parts, weights={"short": 1, "long": 1}, unit=unit)
     report = report_after(blend, 500)
-    assert (report["short"].samples, report["short"].asked) == (400, 0.5)
-    assert report["short"].delivered is None
+    assert (report["short"].counts.samples, report["short"].shares.requested) == (
+        400,
+        0.5,
+    )
+    assert report["short"].shares.delivered is None
     by_item = Ledger(item_cost=lambda sample: 1 if sample[1] == "short" else 4)
     report = report_after(blend, 500, ledger=by_item)
-    assert report["short"].delivered == pytest.approx(0.5, abs=0.01)
+    assert report["short"].shares.delivered == pytest.approx(0.5, abs=0.01)
 
 
 def test_a_run_over_an_edited_mix_counts_from_there_and_says_so():
@@ -545,10 +570,10 @@ def test_a_run_over_an_edited_mix_counts_from_there_and_says_so():
     items = take(edited, 30)
     report = edited.report()
     assert (
-        {row.name: row.samples for row in report.sources}
+        {row.name: row.counts.samples for row in report.sources}
         == counted(items)
         == {"b": 60, "c": 60}
     )
-    assert (report["b"].asked, report["b"].delivered) == (0.5, 0.5)
+    assert (report["b"].shares.requested, report["b"].shares.delivered) == (0.5, 0.5)
     assert "the mix was edited" in str(report)
     assert not report.warnings

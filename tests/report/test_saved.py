@@ -29,15 +29,19 @@ def test_a_state_says_what_the_run_had_been_given():
         take(loader, 10)
     state = json.loads(json.dumps(loaders[0].state_dict()))
     report = report_of_state(mix(), state)
-    assert report.title == "After 20 items to all ranks"
+    assert report.scope.title == "After 20 items to all ranks"
     rows = [loader.report() for loader in loaders]
     for name in ("web", "code"):
-        assert report[name].samples == sum(each[name].samples for each in rows) == 40
-        assert report[name].asked == report[name].delivered == 0.5
+        assert (
+            report[name].counts.samples
+            == sum(each[name].counts.samples for each in rows)
+            == 40
+        )
+        assert report[name].shares.requested == report[name].shares.delivered == 0.5
     assert [each["code"].epochs for each in (report, *rows)] == pytest.approx(
         [40 / 12] * 3
     )
-    assert report["code"].repeats == pytest.approx(28 / 40)
+    assert report["code"].fractions.repeats == pytest.approx(28 / 40)
 
 
 def test_with_weights_that_were_changed_while_it_ran():
@@ -46,14 +50,17 @@ def test_with_weights_that_were_changed_while_it_ran():
     loader.set_weights({"web": 3, "code": 1})
     take(loader, 10)
     report = report_of_state(mix(), loader.state_dict())
-    assert (report["web"].samples, report["web"].asked) == (50, pytest.approx(50 / 80))
+    assert (report["web"].counts.samples, report["web"].shares.requested) == (
+        50,
+        pytest.approx(50 / 80),
+    )
 
 
 def test_alone_it_says_where_it_stands_and_over_what():
     loader = loader_of(mix())
     take(loader, 7)
     report = report_of_state(None, loader.state_dict())
-    assert "After 7 items" in report.title
+    assert "After 7 items" in report.scope.title
     assert [row.name for row in report.rows] == ["all", "w", "c"]
     assert "give the mix too" in str(report)
 
@@ -63,8 +70,8 @@ def test_a_stream_says_what_was_asked_for():
     loader = loader_of(stream, lanes=3)
     take(loader, 7)
     report = report_of_state(stream, loader.state_dict())
-    assert "After 7 items of epoch 0, in 3 lanes" in report.title
-    assert (report["web"].asked, report["web"].samples) == (0.5, 0)
+    assert "After 7 items of epoch 0, in 3 lanes" in report.scope.title
+    assert (report["web"].shares.requested, report["web"].counts.samples) == (0.5, 0)
     assert "stream" in str(report)
 
 
@@ -74,7 +81,7 @@ def test_a_state_of_another_mix_is_refused():
     state = loader.state_dict()
     with pytest.raises(StateMismatchError):
         report_of_state(mix(50), state)
-    assert report_of_state(mix(50), state, strict=False)["web"].samples == 14
+    assert report_of_state(mix(50), state, strict=False)["web"].counts.samples == 14
     for damaged in ({}, {**state, "cursor": 3}, {**state, "dataset": ""}):
         with pytest.raises(StateError):
             report_of_state(None, damaged)

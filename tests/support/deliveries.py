@@ -61,8 +61,10 @@ def reported(loaders: list[Loader[Any]], what: str = "samples") -> Counter[str]:
         report = loader.report()
         sources = [each for each in report.rows if each.is_source]
         for row, leaf in zip(sources, _leaves(loader.dataset), strict=True):
-            found[leaf] += getattr(row, what)
-        assert sum(each.samples for each in sources) == report.total.samples
+            found[leaf] += getattr(row.counts, what)
+        assert (
+            sum(each.counts.samples for each in sources) == report.total.counts.samples
+        )
     return +found
 
 

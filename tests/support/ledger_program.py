@@ -46,9 +46,9 @@ def stream() -> Any:
 
 def summary(report: Any) -> dict[str, Any]:
     return {
-        "samples": {row.name: row.samples for row in report.rows},
-        "weight": {row.name: row.weight for row in report.rows},
-        "tokens": {row.name: row.cost for row in report.rows},
+        "samples": {row.name: row.counts.samples for row in report.rows},
+        "weight": {row.name: row.counts.weight for row in report.rows},
+        "tokens": {row.name: row.counts.cost for row in report.rows},
         "items": [each.items for each in report.ranks],
         "padding": [each.padding for each in report.ranks],
         "text": str(report),

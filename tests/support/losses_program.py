@@ -42,7 +42,12 @@ def main(home: Path, resumed: bool) -> None:
     report = loader.report(all_ranks=True)
     if not rank:
         (home / f"report-{resumed:d}.json").write_text(
-            json.dumps([[r.name, r.losses, r.loss, r.no_numbers] for r in report.rows])
+            json.dumps(
+                [
+                    [r.name, r.losses.count, r.losses.mean, r.losses.not_finite]
+                    for r in report.rows
+                ]
+            )
         )
     dist.barrier()
     os.kill(os.getpid(), signal.SIGKILL)
