@@ -65,7 +65,7 @@ _FAULTS = (
                                                   "them"),
     ("169.254.|metadata.google|token request|Account must be|Missing \\w+Key",
      errno.ENOKEY,
-     "no credentials were found; set {keys}; or what docs/object-storage.md says of "
+     "no credentials were found; set {keys}; or what docs/storage.md says of "
      "public data"),
     ("without LOCATION|HeaderMalformed|expecting '|code: 400", errno.EACCES,
      "it is refused{code}; if that is S3, the credentials have expired: renew them; or "

@@ -106,7 +106,7 @@ class WebdatasetSource(ShardedSource[dict[str, Any]]):
 
     Opening reads `.nv-meta` only; memory and time do not depend on the number of
     samples. A shard is opened when a sample of it is first asked for, and compared with
-    what preparing wrote down of it (`.nv-meta/shards.json`, see `docs/integrity.md`).
+    what preparing wrote down of it (`.nv-meta/shards.json`, see `docs/storage.md`).
     With `checksums` every sample is compared with the checksum that `energize prepare
     --checksums` wrote for it; one that differs is damaged. Samples named by `exclude`
     in the split file do not exist here. The identity, and with it every order, depends

@@ -1,7 +1,7 @@
-"""The page docs/your-data.md: every layout of these tests, what it becomes, and how to
-change it.
+"""Generate docs/your-data.md: common layouts of data and the line that reads each.
 
-`python -m tests.layouts.page` writes it.
+Each row is a layout of these tests, so the page shows only what is tested.
+`python -m tests.layouts.page` writes the page.
 """
 
 from __future__ import annotations
@@ -10,8 +10,10 @@ import logging
 import os
 import re
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
+
+import pytest
 
 import tests.layouts.known
 import tests.layouts.more  # noqa: F401
@@ -20,105 +22,159 @@ from energize.errors import EnergizeError
 from tests.layouts.base import LAYOUTS, Layout, instance
 
 PAGE = Path(__file__).parents[2] / "docs" / "your-data.md"
+HEAD = Path(__file__).with_name("head.md")
+COUNT = "{layouts}"
 
-HEAD = """\
-# Your data look like this
+READ = {
+    "imagefolder_csv": "ImageFolder of Hugging Face: `train` and `test`",
+    "imagefolder_split_column": "a column `split` in the table",
+    "kohya_txt": "a `.txt` beside each image",
+    "img2dataset_files": "img2dataset, `files`",
+    "img2dataset_tars": "img2dataset, `webdataset`",
+    "coco_captions": "COCO captions",
+    "karpathy": "Karpathy splits",
+    "flickr8k": "Flickr8k",
+    "open_clip_csv": "open_clip, tabs between columns",
+    "jsonl_and_images": "a `.jsonl` per split part, one folder of images",
+    "captions_by_name": "one JSON of captions by image name",
+    "jsonl_data_uri": "images as `data:` URLs",
+    "parquet_struct": "Parquet with images as bytes",
+    "hf_saved_images": "a saved `DatasetDict`",
+    "wds_json": "tars, captions in JSON",
+    "mds_split_folders": "MDS of MosaicML Streaming",
+    "videos_with_texts": "a `.txt` beside each video",
+    "torchvision_flat": "a folder per class",
+    "imagenet_folders": "ImageNet: split parts with a folder per class",
+    "kaggle_labels_csv": "Kaggle: `labels.csv` of id and class",
+    "mnist_hub": "Parquet of the Hub with class names",
+    "wds_cls": "tars of `jpg` and `cls`",
+    "images_alone": "images alone",
+    "llava_mix": "LLaVA",
+    "openai_messages": "OpenAI messages, text",
+    "openai_data_uri": "OpenAI messages, images in pieces",
+    "llama_factory_messages": "LLaMA-Factory",
+    "qwen_video": "Qwen-VL with videos",
+    "alpaca": "Alpaca",
+    "prompt_response": "prompt and response about an image",
+    "swift_query": "ms-swift",
+    "tools_openai": "tool calls",
+    "vqav2_json": "VQA v2 as downloaded",
+    "textvqa_json": "TextVQA",
+    "docvqa_hub": "DocVQA of the Hub",
+    "scienceqa": "ScienceQA of the Hub",
+    "mmpr": "MMPR: chosen and rejected answers",
+    "obelics_bytes": "OBELICS with images",
+    "mmc4": "MMC4",
+    "text_jsonl": "C4",
+    "yolo_images_labels": "YOLO boxes",
+    "coco_instances": "COCO boxes",
+    "pascal_voc": "Pascal VOC boxes",
+}
+"""Layouts that are read: the words of the page for each."""
 
-`get_train_dataset(path)` reads the layouts on this page without `energize prepare`. Find the row
-that looks like your folder: it names the sample type and the line that changes it. How loose data
-are read is explained in [loose-files.md](loose-files.md).
+REFUSED = {
+    "two_tables": (
+        "two tables for the same images",
+        'Choose one: `files: ["captions.csv", "images/*"]`',
+    ),
+    "images_and_masks": (
+        "folders that may be classes or not",
+        "Write `format: classes`, or `format: images` to read images alone",
+    ),
+    "images_and_videos": (
+        "images and videos in one folder",
+        "Choose one kind: `files: ['*.jpg']`",
+    ),
+    "train_is_a_class": (
+        "a folder `train` beside folders of classes",
+        "`files: ['train/**']` for this folder, `files: ['**']` for all folders",
+    ),
+    "column_partition": (
+        "numbers in a column that names split parts",
+        'Name the parts: `split_by: {"partition": '
+        '{"0": "train", "1": "val", "2": "test"}}`, or `split_by: {}`',
+    ),
+    "hub_configs": (
+        "several configurations of one dataset",
+        "Choose one: `path: en`",
+    ),
+    "laion_urls": (
+        "addresses of images on the web",
+        "Download the images first, for example with img2dataset",
+    ),
+    "labels_in_mat": (
+        "labels in a format that is not read",
+        "`format: images` reads the images alone",
+    ),
+    "tar_of_classes": (
+        "a tar of class folders",
+        "Unpack it, or write `sample_type: ImageSample`",
+    ),
+    "wds_gzipped": ("compressed tars", "Unpack them"),
+    "latin_csv": ("a table in another encoding than UTF-8", "Save it as UTF-8"),
+}
+"""Layouts that are an error: the words of the page, and the remedy."""
 
-Print what is inferred of your own data before you train:
-
-    >>> import tempfile
-    >>> from pathlib import Path
-    >>> from energize import infer
-    >>> path = Path(tempfile.mkdtemp(), "questions.jsonl")
-    >>> _ = path.write_text('{"prompt": "Is the sky blue?", "response": "Yes."}\\n')
-    >>> spec = infer(path)
-    >>> spec.sample_type, spec.splits
-    ('ConversationSample', {'train': 1})
-    >>> print(spec.override)
-    sample_type: ConversationSample, field_map: {"turns": "chat(user=prompt, assistant=response)"}
-
-Correct that line and write it into the entry of your metadataset, or pass the same names as
-arguments:
-`get_train_dataset(path, sample_type=..., field_map=...)`. `energize init PATH -o mix.yaml` writes a
-metadataset with all lines.
-
-Each row is a test of the library. This page is generated: `python -m tests.layouts.page`.
-"""
-
-REFUSED = "Refused, with the line to write"
-_SHOWN_FILES = 4
-_LONGEST = 330
+_SHOWN_FILES = 3
 
 
 def text_of_page(folder: Path) -> str:
-    """The page, from instances of all layouts that are written into a folder."""
+    """Return the page, from instances of the layouts written into a folder."""
     sections: dict[str, list[str]] = {}
-    for name, layout in LAYOUTS.items():
+    for name, words in READ.items():
         root = instance(name, folder)
-        heading, row = row_of(layout, root)
-        sections.setdefault(heading, []).append(row)
-    order = sorted(sections, key=lambda heading: (heading == REFUSED, heading))
-    text = HEAD
-    for heading in order:
-        column = "what to do" if heading == REFUSED else "the line that changes it"
-        text += f"\n## {heading}\n\n| layout | files | samples | {column} |\n|---|---|---|---|\n"
-        text += "".join(sections[heading])
+        sample_type, row = row_of_reading(words, LAYOUTS[name], root)
+        sections.setdefault(sample_type, []).append(row)
+    text = HEAD.read_text().replace(COUNT, str(len(LAYOUTS)))
+    for sample_type in sorted(sections):
+        text += f"\n### {sample_type}\n\n"
+        text += "| layout | files | line |\n|---|---|---|\n"
+        text += "".join(sections[sample_type])
+    text += "\n## Layouts that need a line from you\n\n"
+    text += "These are errors, because more than one reading is possible or a file\n"
+    text += "cannot be read. The error prints the lines that you can write.\n\n"
+    text += "| layout | files | remedy |\n|---|---|---|\n"
+    for name, (words, remedy) in REFUSED.items():
+        text += row_of_refusal(words, remedy, LAYOUTS[name], instance(name, folder))
     return text
 
 
-def row_of(layout: Layout, root: Path) -> tuple[str, str]:
-    """The heading of a layout, and its row, from its first opening."""
-    opening = layout.expected[0]
-    path = root / opening.path
-    try:
-        spec = infer(path)
-    except EnergizeError as error:
-        heading, samples, line = REFUSED, "none", plain(str(error), root)
-    else:
-        heading = spec.sample_type
-        samples = ", ".join(f"{part}: {count}" for part, count in spec.splits.items())
-        line = code(spec.override)
-    cells = (
-        layout.source.replace("<", "&lt;"),
-        ", ".join(files_of(root)),
-        samples,
-        line,
-    )
-    return (
-        heading,
-        f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |\n",
-    )
+def row_of_reading(words: str, layout: Layout, root: Path) -> tuple[str, str]:
+    """Return the sample type of a layout and its row, from its first opening."""
+    spec = infer(root / layout.expected[0].path)
+    return spec.sample_type, row(words, files_of(root), code(spec.override))
 
 
-def plain(message: str, root: Path) -> str:
-    """A message in one line, without the folder of the instance."""
-    text = message.replace(f"{root}/", "").replace(str(root), root.name)
-    text = re.sub(r"\s+", " ", text).replace("<", "&lt;")
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST].rsplit(' ', 1)[0]} ..."
+def row_of_refusal(words: str, remedy: str, layout: Layout, root: Path) -> str:
+    """Return the row of a layout that is an error whose message has the remedy."""
+    with pytest.raises(EnergizeError) as error:
+        infer(root / layout.expected[0].path)
+    message = str(error.value).replace(f"{root}/", "")
+    for line in re.findall("`(.*?)`", remedy):
+        assert line in message, (words, line)
+    return row(words, files_of(root), remedy)
+
+
+def row(*cells: str) -> str:
+    """Return a row of a table."""
+    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |\n"
 
 
 def code(text: str) -> str:
     return f"`{text}`"
 
 
-def files_of(root: Path) -> Iterator[str]:
-    """The first files of an instance: one of each folder and extension before any
-    other."""
+def files_of(root: Path) -> str:
+    """Return the first files of an instance, one of each folder and extension."""
     names = sorted(
-        str(each.relative_to(root)) for each in root.rglob("*") if each.is_file()
+        str(path.relative_to(root)) for path in root.rglob("*") if path.is_file()
     )
     kinds = {
         (os.path.dirname(name), os.path.splitext(name)[1]): name
         for name in reversed(names)
     }
     shown: Sequence[str] = sorted(kinds.values())[:_SHOWN_FILES]
-    yield from map(code, shown)
-    if len(names) > len(shown):
-        yield f"{len(names) - len(shown)} more"
+    return ", ".join(map(code, shown))
 
 
 def main() -> None:

@@ -25,7 +25,7 @@ from tests.support.prepared import captions, classes
 from tests.support.tables import row
 
 ROOT = Path(__file__).parents[2]
-PAGES = ("README.md", "docs/shards.md", "docs/mixing.md", "docs/weights.md")
+PAGES = ("README.md", "docs/data.md", "docs/mixing.md", "docs/weights.md")
 README = "".join((ROOT / name).read_text() for name in PAGES)
 
 
@@ -66,7 +66,7 @@ def data(tmp_path_factory) -> Path:
 
 
 def test_preparing(tmp_path):
-    text = readme("python", "write_shards").replace(
+    text = readme("python", "enumerate(pairs)").replace(
         '"/data/captions"', repr(str(tmp_path / "ds"))
     )
     run(text, pairs=[(b"jpeg", "one"), (b"jpeg", "two")])
@@ -99,7 +99,7 @@ def test_the_recipe_from_an_empty_folder_on(count, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     here = repr(str(tmp_path / "ds"))
     picture = encoded(PIL.Image.new("RGB", (8, 6)), "JPEG")
-    write = readme("python", "write_shards").replace('"/data/captions"', here)
+    write = readme("python", "enumerate(pairs)").replace('"/data/captions"', here)
     run(write, pairs=[(picture, f"caption {i}") for i in range(count)])
     [command] = re.findall(r"energize (prepare /.*?)\n\n", README, re.DOTALL)
     prepared = shlex.split(command.replace("\\\n", "").replace("/data/captions", here))
@@ -186,5 +186,5 @@ def test_three_lines(tmp_path, monkeypatch):
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos" / "metadata.csv").write_text("file_name,text\nred.png,red\n")
     PIL.Image.new("RGB", (8, 6), "red").save(tmp_path / "photos" / "red.png")
-    text = readme("python", '"photos"').replace("1000", "2")
+    text = readme("python", 'get_train_dataset("photos"').replace("1000", "2")
     assert run(text)["batch"].caption == ["red"] * 32
