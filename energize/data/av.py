@@ -242,7 +242,7 @@ def _frame_index(source: BinaryIO, what: str, *, decoding: bool) -> _FrameIndex:
         decoding = decoding or stream.codec_context.name not in _FRAME_PER_PACKET
         list_frames = _decoded_frames if decoding else _packets
         shown = list_frames(container, stream, what)
-        rate = stream.average_rate or stream.guessed_rate or 25  # as FFmpeg assumes
+        rate = _frame_rate(stream) or 25  # as FFmpeg assumes
         tick = Fraction(stream.time_base or 1)
     if not shown:
         raise DecodeError(f"{what} has a video stream without frames")
@@ -255,6 +255,10 @@ def _frame_index(source: BinaryIO, what: str, *, decoding: bool) -> _FrameIndex:
             return _frame_index(source, what, decoding=True)
     times = [round(number * length) for number in range(len(shown) + 1)]
     return _FrameIndex(times, tick, [0], stamped=False)
+
+
+def _frame_rate(stream: VideoStream) -> Fraction | None:
+    return stream.average_rate or stream.guessed_rate
 
 
 def _decoded_frames(
@@ -289,10 +293,11 @@ def _stamped_index(
 
     `length` is the duration of the last frame, if nothing else states it.
     """
-    if any(time is None for time, *_ in shown):
+    times = [time for time, *_ in shown]
+    if None in times:
         return None
     shown.sort()
-    times = [time for time, *_ in shown]
+    times.sort()
     gaps = [later - sooner for sooner, later in pairwise(times)]
     if 0 in gaps:
         return None
@@ -844,7 +849,7 @@ def _fill_video(
     metadata: AVMetadata, container: InputContainer, stream: VideoStream, *, size: bool
 ) -> None:
     """Set the frame rate, and with `size` the frame size, from the header."""
-    rate = stream.average_rate or stream.guessed_rate
+    rate = _frame_rate(stream)
     metadata.video_fps = float(rate) if rate else None
     if size:
         width, height = _frame_size(container, stream)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from energize.data.media import kind_by_name
@@ -84,11 +84,7 @@ def document_of(value: Any) -> ParsedRows:
 
     """
     if isinstance(value, list):
-        if value and not any(isinstance(each, dict) for each in value):
-            raise NotRows(
-                f"is an array without objects; its first value is {value[0]!r:.80}"
-            )
-        return ParsedRows("rows", value)
+        return _of_array(value)
     if not isinstance(value, dict) or not value:
         raise NotRows(
             f"is the JSON value {json.dumps(value):.80}, and rows are an object, an "
@@ -96,7 +92,7 @@ def document_of(value: Any) -> ParsedRows:
         )
     if "__module__" in value or {"splits", "__class__"} <= value.keys():
         raise NotRows("is a metadataset; save it with the extension .yaml")
-    tables = {name: each for name, each in value.items() if _is_table(each)}
+    tables = {name: table for name, table in value.items() if _is_table(table)}
     if _is_split(value):
         return ParsedRows(
             "columns",
@@ -105,32 +101,37 @@ def document_of(value: Any) -> ParsedRows:
     joined = _joined(tables)
     if joined is not None:
         return ParsedRows("joined", joined)
-    for name in CONTAINERS:
-        if name in tables:
-            return ParsedRows("rows", tables[name])
+    container = next((name for name in CONTAINERS if name in tables), None)
+    if container is not None:
+        return ParsedRows("rows", tables[container])
     return _of_object(value)
+
+
+def _of_array(value: list[Any]) -> ParsedRows:
+    if value and not any(isinstance(row, dict) for row in value):
+        raise NotRows(
+            f"is an array without objects; its first value is {value[0]!r:.80}"
+        )
+    return ParsedRows("rows", value)
 
 
 def _of_object(value: dict[str, Any]) -> ParsedRows:
     """Return the rows of an object without an array of rows."""
     values = [*value.values()]
-    kinds = {*map(type, values)}
-    if kinds == {dict}:
-        parsed = _of_objects(value)
-        if parsed is not None:
-            return parsed
-    tables = all(_is_table(each) or not each for each in values)
-    if kinds == {list} and tables and len(values) > 1:
-        return _by_key({key: {"items": each} for key, each in value.items()})
-    texts = all(isinstance(each, str) or _is_texts(each) for each in values)
-    if texts and _names_records(value):
-        return _by_key({key: {"text": each} for key, each in value.items()})
-    if kinds == {list}:
+    types = {*map(type, values)}
+    parsed = _of_objects(value) if types == {dict} else None
+    if parsed is not None:
+        return parsed
+    if types == {list} and len(values) > 1 and _are_tables(values):
+        return _by_key({key: {"items": table} for key, table in value.items()})
+    if _are_texts(values) and _names_records(value):
+        return _by_key({key: {"text": text} for key, text in value.items()})
+    if types == {list}:
         raise NotRows(
             f"is one object of lists, {some(value)}, which may be columns or one row. "
             "Write it as an array of objects, or one object a line"
         )
-    if any(isinstance(each, str | int | float) for each in values):
+    if any(isinstance(scalar, str | int | float) for scalar in values):
         return ParsedRows("one row", [value])
     raise NotRows(
         f"is one object with the keys {some(value)}; rows are an array of objects, "
@@ -141,13 +142,14 @@ def _of_object(value: dict[str, Any]) -> ParsedRows:
 def _of_objects(value: Mapping[str, dict[str, Any]]) -> ParsedRows | None:
     """Return the rows of an object of objects, None if these are not alike."""
     values = [*value.values()]
-    if any(recipe <= each.keys() for each in values for recipe in _RECIPES):
+    if any(map(_is_recipe, values)):
         raise NotRows(f"is a list of datasets: {some(value)}; open what it names")
     numbers = [*values[0]]
-    if all(map(str.isdigit, numbers)) and all([*each] == numbers for each in values):
+    are_rows = all(map(str.isdigit, numbers))
+    if are_rows and all([*column] == numbers for column in values):
         rows = [{name: value[name][number] for name in value} for number in numbers]
         return ParsedRows("columns", rows)
-    shared = set.intersection(*(set(each) for each in values))
+    shared = set.intersection(*map(set, values))
     if shared and (len(values) > 1 or kind_by_name(next(iter(value)))):
         return _by_key(value)
     return None
@@ -189,8 +191,23 @@ def _is_split(value: Mapping[str, Any]) -> bool:
     return all(isinstance(row, list) and len(row) == len(names) for row in rows)
 
 
+def _is_recipe(record: dict[str, Any]) -> bool:
+    """Return whether an object names a dataset, as lists of datasets do."""
+    return any(recipe <= record.keys() for recipe in _RECIPES)
+
+
+def _are_tables(values: Sequence[Any]) -> bool:
+    """Return whether all values are tables or empty."""
+    return all(_is_table(value) or not value for value in values)
+
+
+def _are_texts(values: Sequence[Any]) -> bool:
+    """Return whether all values are texts or lists of texts."""
+    return all(isinstance(value, str) or _is_texts(value) for value in values)
+
+
 def _is_texts(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(each, str) for each in value)
+    return isinstance(value, list) and all(isinstance(text, str) for text in value)
 
 
 def _joined(tables: Mapping[str, Sequence[Row]]) -> list[Row] | None:
@@ -200,24 +217,28 @@ def _joined(tables: Mapping[str, Sequence[Row]]) -> list[Row] | None:
     what refers to it.
     """
     parent = next((name for name in ("images", "videos") if name in tables), None)
-    if parent is None:
+    if parent is None or "id" not in tables[parent][0]:
         return None
     key = f"{parent[:-1]}_id"
-    child = next(
-        (n for n, rows in tables.items() if n != parent and key in rows[0]), None
+    referring = (
+        name for name, rows in tables.items() if name != parent and key in rows[0]
     )
-    if child is None or "id" not in tables[parent][0]:
+    child = next(referring, None)
+    if child is None:
         return None
-    known = {row.get("id"): row for row in tables[parent]}
-    names = {row.get("id"): row.get("name") for row in tables.get("categories", ())}
+    parents = {row.get("id"): row for row in tables[parent]}
     if "caption" in tables[child][0]:
-        return [{**known.get(row.get(key), {}), **row} for row in tables[child]]
-    children: dict[Any, list[Row]] = {each: [] for each in known}
-    for row in tables[child]:
-        named = (
-            {"category": names[row["category_id"]]}
-            if row.get("category_id") in names
-            else {}
-        )
-        children.setdefault(row.get(key), []).append({**row, **named})
-    return [{**row, child: children[each]} for each, row in known.items()]
+        return [{**parents.get(row.get(key), {}), **row} for row in tables[child]]
+    children: dict[Any, list[Row]] = {parent_id: [] for parent_id in parents}
+    for row in _with_categories(tables[child], tables.get("categories", ())):
+        children.setdefault(row.get(key), []).append(row)
+    return [{**row, child: children[row_id]} for row_id, row in parents.items()]
+
+
+def _with_categories(rows: Sequence[Row], categories: Sequence[Row]) -> Iterator[Row]:
+    """Yield copies of rows with the name of their category as `category`."""
+    names = {category.get("id"): category.get("name") for category in categories}
+    for row in rows:
+        category_id = row.get("category_id")
+        named = {"category": names[category_id]} if category_id in names else {}
+        yield {**row, **named}

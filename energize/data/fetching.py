@@ -101,13 +101,7 @@ def ranges(
     for how in ("", "carried"):
         missing = [row for row, data in enumerate(got) if data is None]
         if missing:
-            asked = [spans[row] for row in missing]
-            try:
-                answers = _ask("ranges", url, tuple(found), asked, how)
-            except OSError as error:
-                if error.errno in (errno.ESTALE, errno.ENOENT):
-                    raise changed(shown(url)) from error
-                raise
+            answers = _fetch(url, found, [spans[row] for row in missing], how)
             for row, data in zip(missing, answers, strict=True):
                 got[row] = cache.read(key, *spans[row]) if data is None else data
     return got
@@ -154,6 +148,19 @@ def delete(url: str) -> None:
 def _spans(starts: Sequence[int], stops: Sequence[int]) -> list[tuple[int, int]]:
     # Numbers of numpy would have it imported by the sidecar.
     return list(zip(map(int, starts), map(int, stops), strict=True))
+
+
+def _fetch(
+    url: str, found: Stat, spans: Sequence[tuple[int, int]], how: str
+) -> list[bytes | None]:
+    """Have the sidecar fetch ranges; None for those that it put into the cache."""
+    try:
+        answers: list[bytes | None] = _ask("ranges", url, tuple(found), spans, how)
+    except OSError as error:
+        if error.errno in (errno.ESTALE, errno.ENOENT):
+            raise changed(shown(url)) from error
+        raise
+    return answers
 
 
 class _Sidecar:

@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Literal, Self, TypeVar
+from typing import Literal, Self, TypeAlias, TypeVar
 
 import yaml
 from pydantic import TypeAdapter
@@ -200,7 +200,10 @@ def manifest_path(mix: Path) -> Path:
     return mix.with_name(f"{mix.stem}.manifest.json")
 
 
-def found_at(path: AnyPath, *, follow: bool = True) -> Literal["folder", "file", ""]:  # noqa: PLR0911
+PathType: TypeAlias = Literal["folder", "file", ""]
+
+
+def found_at(path: AnyPath, *, follow: bool = True) -> PathType:
     r"""Return what is at a path: "folder", "file", or "" for nothing, which a link to
     nothing is with `follow`. Raise OSError if the disk cannot say.
 
@@ -209,23 +212,11 @@ def found_at(path: AnyPath, *, follow: bool = True) -> Literal["folder", "file",
     """
     documents = documents_in_use.get()
     place = os.fspath(path)
-    if documents is not None:
-        key = absolute(place)
-        if key in documents.folders:
-            return "folder"
-        if key in documents.texts:
-            return "" if documents.texts[key] is None else "file"
+    recorded = None if documents is None else _recorded_type(documents, place)
+    if recorded is not None:
+        return recorded
     if URL.match(place):
-        far = path_of(place)
-        if (
-            not far.suffix and far.is_dir()
-        ):  # beside it there may be an object of its name
-            return "folder"
-        if far.is_file():
-            return "file"
-        if far.suffix and far.is_dir():
-            return "folder"
-        return ""
+        return _remote_type(path_of(place))
     try:
         found = again(partial(os.stat, place, follow_symlinks=follow), place)
     except (OSError, ValueError) as error:
@@ -233,6 +224,25 @@ def found_at(path: AnyPath, *, follow: bool = True) -> Literal["folder", "file",
             raise
         return ""
     return "folder" if stat.S_ISDIR(found.st_mode) else "file"
+
+
+def _recorded_type(documents: Documents, path: str) -> PathType | None:
+    """Return what recorded documents have at a path, None if it is not recorded."""
+    key = absolute(path)
+    if key in documents.folders:
+        return "folder"
+    if key in documents.texts:
+        return "" if documents.texts[key] is None else "file"
+    return None
+
+
+def _remote_type(path: Path) -> PathType:
+    """Return what a store has at a path; a folder may share its name with an object."""
+    if not path.suffix and path.is_dir():
+        return "folder"
+    if path.is_file():
+        return "file"
+    return "folder" if path.suffix and path.is_dir() else ""
 
 
 def exists(path: AnyPath, *, follow: bool = True) -> bool:

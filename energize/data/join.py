@@ -74,12 +74,9 @@ def partners(
     with unreadable(*paths), closing(connected(*paths)) as database:
         ids = _checked_ids(database, "main", first)
         other_ids = _checked_ids(database, "other", other)
-        shards_of = np.full(
-            len(other_ids) + 1, -1, dtype=np.int64
-        )  # and for no partner
-        shards_of[[other_ids[shard] for shard in other.shards]] = np.arange(
-            len(other.shards)
-        )
+        shards_of = np.full(len(other_ids) + 1, -1, dtype=np.int64)  # last: no partner
+        other_numbers = [other_ids[shard] for shard in other.shards]
+        shards_of[other_numbers] = np.arange(len(other.shards))
         found = np.full(first.count, -1, dtype=np.int64)
         example = None
         for number, shard in enumerate(first.shards):
@@ -87,34 +84,49 @@ def partners(
             most = first.counts[number] + 1
             rows = database.execute(_PARTNERS, (ids[shard],)).fetchmany(most)
             numbers = _column([row[0] for row in rows])
-            twice = np.flatnonzero(np.diff(numbers) == 0)
-            if len(twice):
-                raise DatasetError(
-                    f"{first.path} and {other.path}: in one of them the key "
-                    f"{rows[int(twice[0])][1]!r} stands for several samples. Write its "
-                    "shards again, with a key of its own for each sample "
-                    "(--fix-duplicates puts names of shards before keys, which then "
-                    "match no other folder)"
-                )
-            shards = shards_of[
-                _column([-1 if row[2] is None else row[2] for row in rows])
-            ]
-            places = _column([0 if row[2] is None else row[3] for row in rows])
-            theirs = np.where(shards < 0, -1, other.indices(shards, places))
-            own = first.indices(np.full(len(rows), number), numbers)
-            found[own[own >= 0]] = theirs[own >= 0]
-            alone = np.flatnonzero((own >= 0) & (theirs < 0))
-            if example is None and len(alone):
-                example = rows[alone[0]][1]
-        if (
-            example is not None
-        ):  # each key is stored twice, so a damaged one can be told
-            for schema in ("main", "other"):
-                check = f"PRAGMA {schema}.integrity_check('samples')"
-                [(fault,), *_] = database.execute(check).fetchall()
-                if fault != "ok":
-                    raise sqlite3.DatabaseError(fault)
+            repeated = np.flatnonzero(np.diff(numbers) == 0)
+            if len(repeated):
+                raise _repeated_key(first, other, rows[int(repeated[0])][1])
+            matches = _match_rows(rows, shards_of, other)
+            indices = first.indices(np.full(len(rows), number), numbers)
+            is_read = indices >= 0
+            found[indices[is_read]] = matches[is_read]
+            unmatched = np.flatnonzero(is_read & (matches < 0))
+            if example is None and len(unmatched):
+                example = rows[unmatched[0]][1]
+        if example is not None:
+            _check_integrity(database)
     return found, example
+
+
+def _match_rows(
+    rows: list[tuple[Any, ...]], shards_of: Int64Array, other: WebdatasetSource
+) -> Int64Array:
+    """Return the number in `other` of each row of `_PARTNERS`, -1 for none."""
+    shard_ids = [-1 if row[2] is None else row[2] for row in rows]
+    places = [0 if row[2] is None else row[3] for row in rows]
+    shards = shards_of[_column(shard_ids)]
+    return np.where(shards < 0, -1, other.indices(shards, _column(places)))
+
+
+def _repeated_key(
+    first: WebdatasetSource, other: WebdatasetSource, key: str
+) -> DatasetError:
+    return DatasetError(
+        f"{first.path} and {other.path}: in one of them the key {key!r} stands for "
+        "several samples. Write its shards again, with a key of its own for each "
+        "sample (--fix-duplicates puts names of shards before keys, which then match "
+        "no other folder)"
+    )
+
+
+def _check_integrity(database: sqlite3.Connection) -> None:
+    """Raise for damaged keys, which each database stores in its table and its index."""
+    for schema in ("main", "other"):
+        check = f"PRAGMA {schema}.integrity_check('samples')"
+        [(fault,), *_] = database.execute(check).fetchall()
+        if fault != "ok":
+            raise sqlite3.DatabaseError(fault)
 
 
 def _column(values: list[Any]) -> Int64Array:

@@ -343,19 +343,8 @@ def merged(
     >>> list(merged([(1_000, 1_010), (900_000, 1_300_000)], 2_000_000))
     [(0, 1048576), (1048576, 1300000)]
     """
-    found = dict[int, tuple[int, int, int]]()
-    for start, stop in spans:
-        for number in range(start // block, -(-stop // block)):
-            low = number * block
-            high = (number + 1) * block
-            first, last, count = found.get(number, (high, low, 0))
-            found[number] = (
-                min(first, max(start, low)),
-                max(last, min(stop, high)),
-                count + 1,
-            )
     begin = end = -1
-    for number, (low, high, count) in found.items():
+    for number, (low, high, count) in _block_spans(spans, block).items():
         whole = count > 1 and high - low > block // 2
         first = number * block if whole else low
         last = min(size, (number + 1) * block) if whole else high
@@ -368,6 +357,24 @@ def merged(
         end = last
     if begin >= 0:
         yield begin, end
+
+
+def _block_spans(
+    spans: Iterable[tuple[int, int]], block: int
+) -> dict[int, tuple[int, int, int]]:
+    """Return per block its first wanted byte, the end of the last, and the ranges."""
+    extents = dict[int, tuple[int, int, int]]()
+    for start, stop in spans:
+        for number in range(start // block, -(-stop // block)):
+            low = number * block
+            high = (number + 1) * block
+            first, last, count = extents.get(number, (high, low, 0))
+            extents[number] = (
+                min(first, max(start, low)),
+                max(last, min(stop, high)),
+                count + 1,
+            )
+    return extents
 
 
 def changed(path: str) -> ShardError:

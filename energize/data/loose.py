@@ -87,32 +87,45 @@ def unfolded(row: Row) -> Row:
     >>> unfolded({"messages": [{"role": "user", "content": pieces}]})["images"]
     ['a.jpg']
     """
-    found: dict[str, list[Any]] = {}
+    files: dict[str, list[Any]] = {}
     changed: dict[str, Any] = {}
     for name, turns in row.items():
         if not _are_turns(turns):
             continue
-        for field, named in _files_of_pieces(turns):
-            found.setdefault(field, []).extend([named] if named else [])
-        text = "".join(str(turn.get(key, "")) for turn in turns for key in _TEXTS)
-        if "</img>" in text or _NUMBERED.search(text):
-            named = found.setdefault("images", [])
+        for field, file in _files_of_pieces(turns):
+            files.setdefault(field, []).extend([file] if file else [])
+        if _names_images(turns):
+            images = files.setdefault("images", [])
             listed = row.get("images") or row.get("image")
-            changed[name] = [_renamed(turn, listed, named) for turn in turns]
+            changed[name] = [_renamed(turn, listed, images) for turn in turns]
             if isinstance(listed, list):
-                changed["images" if row.get("images") else "image"] = named
-    own = {
-        name for name in found if row.get(name) or row.get(name[:-1]) or not found[name]
+                changed["images" if row.get("images") else "image"] = images
+    added = {
+        field: named
+        for field, named in files.items()
+        if named and not (row.get(field) or row.get(field[:-1]))
     }
-    return (
-        row
-        | {name: named for name, named in found.items() if name not in own}
-        | changed
-    )
+    return row | added | changed
+
+
+def _names_images(turns: Iterable[dict[str, Any]]) -> bool:
+    """Return whether texts of turns have `<img>` tags or numbered placeholders."""
+    text = "".join(str(turn.get(key, "")) for turn in turns for key in _TEXTS)
+    return "</img>" in text or _NUMBERED.search(text) is not None
 
 
 def _are_turns(value: Any) -> bool:
     return isinstance(value, list) and all(isinstance(turn, dict) for turn in value)
+
+
+def _prepend_system(row: dict[str, Any]) -> None:
+    """Insert the column `system` as the first turn of each chat."""
+    system = row.get("system")
+    if not isinstance(system, str) or not system:
+        return
+    for name in _CHATS & row.keys():
+        if isinstance(row[name], list):
+            row[name] = [{"from": "system", "value": system}, *row[name]]
 
 
 def _files_of_pieces(turns: Iterable[dict[str, Any]]) -> Iterator[tuple[str, Any]]:
@@ -121,12 +134,15 @@ def _files_of_pieces(turns: Iterable[dict[str, Any]]) -> Iterator[tuple[str, Any
     lists = (content for content in contents if isinstance(content, list))
     for piece in chain.from_iterable(lists):
         if isinstance(piece, dict) and piece.get("type") in _PIECES:
-            kind = piece["type"]
-            keys = [key for key in (kind, "url", "path") if piece.get(key)]
-            named = piece[keys[0]] if keys else None
-            if isinstance(named, dict) and "url" in named:
-                named = named.get("url")
-            yield f"{kind[:5]}s", named
+            piece_type = piece["type"]
+            yield f"{piece_type[:5]}s", _file_of_piece(piece, piece_type)
+
+
+def _file_of_piece(piece: dict[str, Any], piece_type: str) -> Any:
+    """Return the file of a typed piece, None if it names none."""
+    values = (piece.get(key) for key in (piece_type, "url", "path"))
+    file = next((value for value in values if value), None)
+    return file.get("url") if isinstance(file, dict) and "url" in file else file
 
 
 def _renamed(turn: dict[str, Any], listed: Any, found: list[Any]) -> dict[str, Any]:
@@ -345,13 +361,9 @@ class LooseSource(ShardedSource[dict[str, Any]], FieldSource[dict[str, Any]]):
         rest |= {
             f"{name}_name": self._called(name, row.get(name)) for name in self.labels
         }
-        system = rest.get("system")
-        for name in _CHATS & rest.keys():
-            if isinstance(system, str) and system and isinstance(rest[name], list):
-                rest[name] = [{"from": "system", "value": system}, *rest[name]]
-        if (
-            rest.keys() - self.media.keys() or None in rest.values()
-        ) and "json" not in parts:
+        _prepend_system(rest)
+        has_more = rest.keys() - self.media.keys() or None in rest.values()
+        if has_more and "json" not in parts:
             parts["json"] = json.dumps(rest, default=plain).encode()
         return parts
 

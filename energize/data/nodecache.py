@@ -121,13 +121,8 @@ class NodeCache:
                     f"{path}: the folder of the node cache cannot be made ({error}); "
                     f"name one on a local disk with {FOLDER}"
                 ) from error
-        most = limit or os.environ.get(LIMIT) or max(size // 2, 2 * _SECTION)
-        if not (str(most).isdecimal() and int(most) >= 2 * _SECTION):
-            raise ConfigError(
-                f"the limit of the node cache ({LIMIT}) is a number of bytes, at least "
-                f"{2 * _SECTION}, got {most!r}; 500000000000 is 500 GB"
-            )
-        self.limit = int(most)
+        default = max(size // 2, 2 * _SECTION)
+        self.limit = _checked_limit(limit or os.environ.get(LIMIT) or default)
 
     def read(self, key: str, start: int, stop: int) -> bytes | None:
         """Return the bytes of an object from `start` to before `stop`; None if not all
@@ -334,6 +329,15 @@ class NodeCache:
                             size + seen.st_blocks * 512,
                         )
         return found
+
+
+def _checked_limit(limit: int | str) -> int:
+    if not (str(limit).isdecimal() and int(limit) >= 2 * _SECTION):
+        raise ConfigError(
+            f"the limit of the node cache ({LIMIT}) is a number of bytes, at least "
+            f"{2 * _SECTION}, got {limit!r}; 500000000000 is 500 GB"
+        )
+    return int(limit)
 
 
 class _Section(dict[int, tuple[Record, ...]]):

@@ -188,24 +188,16 @@ def collapse(names: Iterable[str]) -> list[str]:
     >>> collapse(["a08.tar", "a09.tar", "a10.tar", "b.tar"])
     ['a{08..10}.tar', 'b.tar']
     """
-    runs: list[
-        tuple[list[str], list[str], int | None]
-    ] = []  # the first, the last, and what counts
+    # Pieces of the first name, pieces of the last one, index of the counting number.
+    runs: list[tuple[list[str], list[str], int | None]] = []
     for name in names:
-        pieces = _NUMBER.split(name)  # texts have even places, numbers odd ones
+        pieces = _NUMBER.split(name)  # texts at even indices, numbers at odd ones
         first, last, slot = runs[-1] if runs else ([], [], None)
-        pairs = enumerate(zip(last, pieces, strict=False))
-        changed = [i for i, (before, after) in pairs if before != after]
-        if (
-            len(last) == len(pieces)
-            and len(changed) == 1
-            and slot in (None, i := changed[0])
-        ):
-            same_width = i % 2 == 1 and len(last[i]) == len(pieces[i])
-            if same_width and int(pieces[i]) == int(last[i]) + 1:
-                runs[-1] = first, pieces, i
-                continue
-        runs.append((pieces, pieces, None))
+        counting = _counting_index(last, pieces)
+        if counting is not None and slot in (None, counting):
+            runs[-1] = first, pieces, counting
+        else:
+            runs.append((pieces, pieces, None))
     patterns = []
     for first, last, slot in runs:
         texts = [escaped(piece) for piece in first]
@@ -213,6 +205,23 @@ def collapse(names: Iterable[str]) -> list[str]:
             texts[slot] = f"{{{first[slot]}..{last[slot]}}}"
         patterns.append("".join(texts))
     return patterns
+
+
+def _counting_index(previous: list[str], pieces: list[str]) -> int | None:
+    """Return the index of the one number that went up by 1, None for other changes."""
+    if len(previous) != len(pieces):
+        return None
+    changed = [
+        index
+        for index, (old, new) in enumerate(zip(previous, pieces, strict=True))
+        if old != new
+    ]
+    if len(changed) != 1:
+        return None
+    [index] = changed
+    is_number = index % 2 == 1 and len(previous[index]) == len(pieces[index])
+    counts_up = is_number and int(pieces[index]) == int(previous[index]) + 1
+    return index if counts_up else None
 
 
 def escaped(name: str) -> str:
@@ -463,14 +472,38 @@ def read_dataset_yaml(
     names.
     """
     file, found = _file(path, (name,), _WITH_FACTORY, "dataset file", ".yaml")
-    if found.model_extra and (found.factory is None or is_own_module(found.module)):
-        _file(path, (name,), _DATASET, "dataset file", ".yaml")  # says what is wrong
-    asked = {}
+    if found.model_extra and not _has_user_factory(found):
+        _file(path, (name,), _DATASET, "dataset file", ".yaml")  # raises for the keys
+    functions = _code_of(found, file, trusted=code)
+    if found.sample_loader is not None and found.field_map is not None:
+        raise DatasetError(
+            f"{file}: sample_loader: expected it, or a field_map, and not both"
+        )
+    options = {
+        key: getattr(found, key) for key in found.model_fields_set if key in _OPTIONS
+    }
+    return SampleConfig(
+        *_sample_type(found, file),
+        found.field_map,
+        found.subflavors or {},
+        options,
+        functions,
+        _factory_arguments(found) if _has_user_factory(found) else None,
+    )
+
+
+def _has_user_factory(config: _DatasetFile) -> bool:
+    return config.factory is not None and not is_own_module(config.module)
+
+
+def _code_of(config: _DatasetFile, file: Path, *, trusted: bool) -> dict[str, Any]:
+    """Return `sample_loader` and `part_filter`; raise if they need trust they lack."""
+    functions = {}
     for key in _CODE_KEYS:
-        value = getattr(found, key)
+        value = getattr(config, key)
         if value is not None:
-            asked[key] = value
-        if isinstance(value, str) and not code:
+            functions[key] = value
+        if isinstance(value, str) and not trusted:
             raise UntrustedCodeError(
                 f"{file}: {key}: {value!r} asks to run code from the data folder, "
                 "which is run only where the program says so. Give get_train_dataset "
@@ -479,30 +512,19 @@ def read_dataset_yaml(
                 f"(__module__: megatron.energon, __class__: {CRUDE}) and build the "
                 "samples in your task encoder"
             )
-    if found.sample_loader is not None and found.field_map is not None:
-        raise DatasetError(
-            f"{file}: sample_loader: expected it, or a field_map, and not both"
-        )
-    given = {
-        key: getattr(found, key) for key in found.model_fields_set if key in _OPTIONS
-    }
-    factory: dict[str, Any] | None = None
-    if found.factory is not None and not is_own_module(found.module):
-        told = ("field_map", "subflavors", "part_filter", "sample_loader")
-        factory = {
-            key: value for key in told if (value := getattr(found, key)) is not None
-        }
-        factory |= found.model_extra or {}
-        if found.sample_type is not None:
-            factory["sample_type"] = found.sample_type.module, found.sample_type.name
-    return SampleConfig(
-        *_sample_type(found, file),
-        found.field_map,
-        found.subflavors or {},
-        given,
-        asked,
-        factory,
-    )
+    return functions
+
+
+def _factory_arguments(config: _WithFactory) -> dict[str, Any]:
+    """Return the arguments of a user's factory: the keys that the file sets."""
+    keys = ("field_map", "subflavors", "part_filter", "sample_loader")
+    values = {key: getattr(config, key) for key in keys}
+    arguments = {key: value for key, value in values.items() if value is not None}
+    arguments |= config.model_extra or {}
+    if config.sample_type is not None:
+        sample_type = config.sample_type
+        arguments["sample_type"] = sample_type.module, sample_type.name
+    return arguments
 
 
 def _sample_type(found: _DatasetFile, file: Path) -> tuple[str, str]:
@@ -510,7 +532,7 @@ def _sample_type(found: _DatasetFile, file: Path) -> tuple[str, str]:
 
     Older files name a factory per type, `CaptioningWebdataset` say, and no sample type.
     """
-    if found.factory is not None and not is_own_module(found.module):
+    if found.factory is not None and _has_user_factory(found):
         return found.module, found.factory
     if found.sample_type is not None:
         return found.sample_type.module, found.sample_type.name

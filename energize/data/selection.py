@@ -92,15 +92,7 @@ def selections(
     named without `other`, and values that have a sample in common.
     """
     columns = [source.column(by) for source in sources]
-    kinds = {
-        column.is_text: source.name
-        for source, column in zip(sources, columns, strict=True)
-    }
-    if len(kinds) > 1:
-        raise ColumnError(
-            f"{by}: it is a word in {kinds[True]} and a number in {kinds[False]}, so "
-            "one weight cannot mean the same in both; measure it alike"
-        )
+    _check_types(sources, columns, by)
     if not values:
         raise WeightError(
             f"{by}: there are no weights; its values are {counts_text(columns)}"
@@ -115,14 +107,14 @@ def selections(
     owners = [_owners(column, named) for column in columns]
     most = len(named) + 1
     missing, *counts = np.sum(
-        [np.bincount(each + 1, minlength=most) for each in owners], axis=0
+        [np.bincount(numbers + 1, minlength=most) for numbers in owners], axis=0
     )
-    for selection, count in zip(named, counts, strict=True):
-        if not count:
-            raise ColumnError(
-                f"{by}: no sample of {_names(sources)} has the value {selection.name!r}"
-                f"{similar(columns, selection.name)}; there are {counts_text(columns)}"
-            )
+    if not all(counts):
+        unused = named[counts.index(0)].name
+        raise ColumnError(
+            f"{by}: no sample of {_names(sources)} has the value {unused!r}"
+            f"{similar(columns, unused)}; there are {counts_text(columns)}"
+        )
     if missing and not other:
         pairs = zip(columns, owners, strict=True)
         left = [column.part(np.flatnonzero(owner < 0)) for column, owner in pairs]
@@ -132,6 +124,21 @@ def selections(
             "of them together (0 leaves them out)"
         )
     return [*named, Selection(by, other_than=tuple(values))] if missing else named
+
+
+def _check_types(
+    sources: Sequence[SourceNode[Any]], columns: Sequence[Column], by: str
+) -> None:
+    """Raise `ColumnError` if a column has words in one source, numbers in another."""
+    names = {
+        column.is_text: source.name
+        for source, column in zip(sources, columns, strict=True)
+    }
+    if len(names) > 1:
+        raise ColumnError(
+            f"{by}: it is a word in {names[True]} and a number in {names[False]}, so "
+            "one weight cannot mean the same in both; measure it alike"
+        )
 
 
 def _owners(column: Column, named: Sequence[Selection]) -> Int64Array:
@@ -466,13 +473,11 @@ def _shortest(
         if alone[place[-1]] > 1:
             owners.update([place[-n:] for n in range(1, len(place) + 1)])
     owners.update(taken)
-    found = []
+    ends = []
     for place in places:
-        end = place[-1:]
+        length = 1
         if alone[place[-1]] > 1:
-            n = 1
-            while n < len(place) and owners[place[-n:]] != 1:
-                n += 1
-            end = place[-n:]
-        found.append(end)
-    return ["/".join(end).replace("//", "/") for end in found]
+            while length < len(place) and owners[place[-length:]] != 1:
+                length += 1
+        ends.append("/".join(place[-length:]).replace("//", "/"))
+    return ends

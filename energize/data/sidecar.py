@@ -223,6 +223,12 @@ class _Obstore:
         return False
 
 
+def _upload_seconds(data: Any) -> float:
+    """Return how long an upload may take, at 100 KB/s or faster."""
+    size = len(data) if isinstance(data, bytes) else data.stat().st_size
+    return size / 100_000
+
+
 def _tag(meta: Any) -> str:
     return str(meta["e_tag"] or meta["version"] or meta["last_modified"].isoformat())
 
@@ -333,11 +339,8 @@ class Sidecar:
             return await look
         store, path = self._at(url)
         seconds: float = _ANSWER if what in ("stat", "holds", "delete") else _DEADLINE
-        if what == "put":  # at 100 KB/s or faster
-            (data,) = arguments
-            seconds += (
-                len(data) if isinstance(data, bytes) else data.stat().st_size
-            ) / 100_000
+        if what == "put":
+            seconds += _upload_seconds(arguments[0])
         call = partial(getattr(store, what), path, *arguments)
         found = await self._answer(url, store, call, seconds)
         if what == "listing":
@@ -561,44 +564,42 @@ class Sidecar:
         scheme, _, rest = url.partition("://")
         rest = rest.rstrip("/")
         query = ""
-        known = scheme in _OBSTORE
+        is_native = scheme in _OBSTORE
         if scheme.startswith("http"):
             rest, mark, query = rest.partition("#")[0].partition("?")
             query = mark + query
             rest = unquote(rest)
-        place, _, path = rest.partition("/")
-        if known and not place:
+        bucket, _, path = rest.partition("/")
+        if is_native and not bucket:
             raise ConfigError(
                 f"{url}: after {scheme}:// comes the name of a bucket or a host"
             )
-        key = (scheme, place, query) if known else (scheme,)
+        key = (scheme, bucket, query) if is_native else (scheme,)
         if key not in self._stores:
-            where = f"{shown(url)}: {scheme}://"
             try:
-                self._stores[key] = _Obstore(*key) if known else _Fsspec(url)
+                self._stores[key] = _Obstore(*key) if is_native else _Fsspec(url)
             except Exception as error:
-                unknown = "rotocol not known" in str(error)
-                extra = "remote" if known else scheme
-                # What a library brings along is not known to fsspec without that
-                # library.
-                if isinstance(error, ImportError) or (unknown and extra in _EXTRAS):
-                    told = (
-                        f': pip install "energize[{extra}]"' if extra in _EXTRAS else ""
-                    )
-                    raise ConfigError(
-                        f"{where} needs a library ({error}){told}"
-                    ) from None
-                if not unknown:
-                    raise _fault(error, url) from None
-                hint = (
-                    nearest(scheme, _OBSTORE)
-                    or "; known are s3, gs, az, https, hf and others"
-                )
-                raise ConfigError(f"{where} is no known scheme{hint}") from None
-            for old in [each for each in self._stores if each[2:] > ("",)][:-100]:
-                del self._stores[old]  # each signed URL has one of its own
+                raise _no_store(error, url, scheme) from None
+            signed = [old for old in self._stores if old[2:] > ("",)]
+            for old in signed[:-100]:  # signed URLs have a store each
+                del self._stores[old]
         store = self._stores[key]
-        return store, path if known else store.path(url)
+        return store, path if is_native else store.path(url)
+
+
+def _no_store(error: Exception, url: str, scheme: str) -> Exception:
+    """Return the error for a URL whose store cannot be opened."""
+    where = f"{shown(url)}: {scheme}://"
+    is_unknown = "rotocol not known" in str(error)
+    extra = "remote" if scheme in _OBSTORE else scheme
+    # fsspec does not know protocols that an absent library registers.
+    if isinstance(error, ImportError) or (is_unknown and extra in _EXTRAS):
+        remedy = f': pip install "energize[{extra}]"' if extra in _EXTRAS else ""
+        return ConfigError(f"{where} needs a library ({error}){remedy}")
+    if not is_unknown:
+        return _fault(error, url)
+    hint = nearest(scheme, _OBSTORE) or "; known are s3, gs, az, https, hf and others"
+    return ConfigError(f"{where} is no known scheme{hint}")
 
 
 def _fault(error: Exception, url: str) -> OSError:

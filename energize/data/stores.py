@@ -198,15 +198,19 @@ class WebdatasetFileStore(_FolderStore):
                 "'000123.jpg': the key of a sample, a dot and the part"
             )
         rows = self._database.rows(_FIND, split[:1])
-        found = next((row[1:] for row in rows if row[0] == split[1]), None)
-        if found is None:
+        location = next((row[1:] for row in rows if row[0] == split[1]), None)
+        if location is None:
             parts = ", ".join(str(row[0]) for row in rows[:20])
-            what = f"sample {split[0]!r} has only the parts {parts}"
-            what = what if rows else f"no sample has the key {split[0]!r}"
-            raise DataError(f"{self.path} has no file {key!r}: {what}")
-        number, begin, offset, size = found
-        plain = all(type(value) is int and value >= 0 for value in found)
-        if not plain or number >= len(self._shards) or offset < BLOCK:
+            reason = f"sample {split[0]!r} has only the parts {parts}"
+            if not rows:
+                reason = f"no sample has the key {split[0]!r}"
+            raise DataError(f"{self.path} has no file {key!r}: {reason}")
+        number, begin, offset, size = location
+        if (
+            not all(map(_is_count, location))
+            or number >= len(self._shards)
+            or offset < BLOCK
+        ):
             raise DatasetError(
                 f"{self._database.path} says that {key!r} is in shard {number} of "
                 f"{len(self._shards)}, at byte {offset}: {self._again}"
@@ -507,6 +511,10 @@ def connected(*paths: str) -> sqlite3.Connection:
                 f"{_WRITE_IT_AGAIN}"
             )
     return connection
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and value >= 0
 
 
 @contextmanager

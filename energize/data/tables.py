@@ -144,12 +144,30 @@ def _delimited(path: Path) -> list[Row]:
         raise DatasetError(f"{path} is no CSV file in UTF-8: {reason}") from reason
     if not lines:
         return []
-    names = lines[0][1]
-    if _has_names(path, lines):
-        names = [name or f"{UNNAMED}{number}" for number, name in enumerate(names, 1)]
+    has_names = _has_names(path, lines)
+    names = _column_names(lines[0][1], has_names)
+    if has_names:
         del lines[0]
-    else:
-        names = [f"{UNNAMED}{number}" for number in range(1, len(names) + 1)]
+    _check_delimited(path, names, lines, delimiter)
+    return [
+        {**dict(zip(names, values, strict=True)), AT: f"{path}, line {n}"}
+        for n, values in lines
+    ]
+
+
+def _column_names(first_line: list[str], has_names: bool) -> list[str]:
+    """Return the names of columns, numbered where the file has none."""
+    names = first_line if has_names else [""] * len(first_line)
+    return [name or f"{UNNAMED}{number}" for number, name in enumerate(names, 1)]
+
+
+def _check_delimited(
+    path: Path,
+    names: list[str],
+    lines: Sequence[tuple[int, list[str]]],
+    delimiter: str,
+) -> None:
+    """Raise `DatasetError` for names that repeat, and rows of another length."""
     repeated = [name for name, count in Counter(names).items() if count > 1]
     if repeated:
         raise DatasetError(
@@ -163,10 +181,6 @@ def _delimited(path: Path) -> list[Row]:
                 f"value, in quotes where it has a {delimiter!r} in it, for each of "
                 f"{some(names)}"
             )
-    return [
-        {**dict(zip(names, values, strict=True)), AT: f"{path}, line {n}"}
-        for n, values in lines
-    ]
 
 
 def _has_names(path: Path, lines: Sequence[tuple[int, list[str]]]) -> bool:
@@ -177,7 +191,7 @@ def _has_names(path: Path, lines: Sequence[tuple[int, list[str]]]) -> bool:
     rows = [values for _, values in lines[1:]]
     numbers = [name for name in names if name]
     if numbers and numbers == [str(number) for number in range(len(numbers))]:
-        return any(not _is_value(value) for row in rows for value in row)
+        return not all(map(_is_value, chain.from_iterable(rows)))
     if any(map(_is_value, names)) or not any(names):
         return False
     again = next((number for number, values in lines[1:] if values == names), None)
@@ -186,8 +200,13 @@ def _has_names(path: Path, lines: Sequence[tuple[int, list[str]]]) -> bool:
             f"{path}, line {again}: the names of the columns are there again. Remove "
             "the line"
         )
-    if path.suffix.lower() == ".txt":
-        return True
+    if path.suffix.lower() != ".txt":
+        _check_names(path, names, rows)
+    return True
+
+
+def _check_names(path: Path, names: list[str], rows: list[list[str]]) -> None:
+    """Raise `DatasetError` for names that may be values of a first row."""
     for column, name in enumerate(names):
         repeated = any(name and row[column : column + 1] == [name] for row in rows)
         if repeated or len(name.split()) > _WORDS_OF_NAME:
@@ -196,7 +215,6 @@ def _has_names(path: Path, lines: Sequence[tuple[int, list[str]]]) -> bool:
                 "the first row. Write a line of names of columns above the rows, each "
                 f"of at most {_WORDS_OF_NAME} words"
             )
-    return True
 
 
 def decoded_text(data: bytes) -> str:
@@ -312,21 +330,21 @@ def values_in(row: Mapping[str, Any], column: str) -> list[Any]:
     >>> values_in({"pages": [{"file": "a.jpg"}, {"file": "b.jpg"}]}, "pages[*][file]")
     ['a.jpg', 'b.jpg']
     """
-    name, *keys = (
-        column.rstrip("]").replace("]", "").split("[")
-        if column not in row
-        else [column]
-    )
-    found = [row.get(name)]
+    path = [column]
+    if column not in row:
+        path = column.rstrip("]").replace("]", "").split("[")
+    name, *keys = path
+    values = [row.get(name)]
     for key in [*keys, "*"]:
-        if key == "*":
-            lists = (each if isinstance(each, list) else [each] for each in found)
-            found = [*chain.from_iterable(lists)]
-        else:
-            found = [
-                each.get(key) if isinstance(each, dict) else None for each in found
-            ]
-    return [each for each in found if each is not None and each not in ("", b"")]
+        values = [item for value in values for item in _items_at(value, key)]
+    return [value for value in values if value is not None and value not in ("", b"")]
+
+
+def _items_at(value: Any, key: str) -> list[Any]:
+    """Return what a value has at a key of an object; for `*` the items of a list."""
+    if key == "*":
+        return value if isinstance(value, list) else [value]
+    return [value.get(key) if isinstance(value, dict) else None]
 
 
 class ChosenRows(FieldSource[Row], ShardedSource[Row]):

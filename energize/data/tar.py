@@ -232,39 +232,44 @@ def _member(
             raise _damaged(
                 where, f"an extension header without a member at byte {begin}"
             )
-        if info.type == tarfile.XGLTYPE and begin == at:  # it is of no one member
+        if info.type == tarfile.XGLTYPE and begin == at:  # not of a single member
             begin = after
-        elif info.type in (tarfile.GNUTYPE_LONGNAME, *_PAX):
-            if info.size > limits.HEADER_BYTES:
-                raise ShardError(
-                    f"{where}, byte {at}: {limits.over('HEADER_BYTES', info.size)}"
-                )
-            data = read(at + BLOCK, info.size)
-            if info.type == tarfile.GNUTYPE_LONGNAME:
-                name = _long_name(data, where)
-            else:
-                records = dict(_pax_records(data, where))
-                name = records.get(b"path", name)
-                size = int(records[b"size"]) if b"size" in records else size
+        records = _extension_records(read, at, info, where)
+        name = records.get(b"path", name)
+        size = records.get(b"size", size)
         at = after
         info = _header(read, at, where)
     payload = at + BLOCK
-    text = (
-        info.name
-        if name is None
-        else name.decode("utf-8", "surrogateescape").rstrip("/")
-    )
+    text = info.name
+    if name is not None:
+        text = name.decode("utf-8", "surrogateescape").rstrip("/")
     if not info.isreg():
         _check_no_part(info, text, where)
-        return None, payload + (
-            0 if info.type in tarfile.SUPPORTED_TYPES else padded(info.size)
-        )
+        has_payload = info.type not in tarfile.SUPPORTED_TYPES
+        return None, payload + (padded(info.size) if has_payload else 0)
     if info.type == tarfile.GNUTYPE_SPARSE:
         raise _sparse(where)
     if not text:
         raise _damaged(where, f"a file without a name at byte {begin}")
-    size = info.size if size is None else size
-    return TarMember(text, payload, size, begin), payload + padded(size)
+    member = TarMember(text, payload, info.size if size is None else int(size), begin)
+    return member, payload + padded(member.size)
+
+
+def _extension_records(
+    read: Read, at: int, info: tarfile.TarInfo, where: str
+) -> dict[bytes, bytes]:
+    """Return the records of an extension header at byte `at`; empty for other types."""
+    is_long_name = info.type == tarfile.GNUTYPE_LONGNAME
+    if not is_long_name and info.type not in _PAX:
+        return {}
+    if info.size > limits.HEADER_BYTES:
+        raise ShardError(
+            f"{where}, byte {at}: {limits.over('HEADER_BYTES', info.size)}"
+        )
+    data = read(at + BLOCK, info.size)
+    if is_long_name:
+        return {b"path": _long_name(data, where)}
+    return dict(_pax_records(data, where))
 
 
 def _header(read: Read, at: int, where: str) -> tarfile.TarInfo:
@@ -295,14 +300,18 @@ def _pax_records(data: bytes, where: str) -> Iterator[tuple[bytes, bytes]]:
         if not found or stop <= found.end() or data[stop - 1 : stop] != b"\n":
             raise _damaged(where, "a PAX header that cannot be parsed")
         value = data[found.end() : stop - 1]
-        if found[2] == b"size" and not (value.isdigit() and len(value) < 20):
-            raise _damaged(where, f"a PAX header with the size {value!r}")
-        if found[2] == b"path" and b"\0" in value:
-            raise _damaged(where, "a PAX header with a zero byte in a name")
-        if found[2].startswith(b"GNU.sparse."):
-            raise _sparse(where)
+        _check_pax(found[2], value, where)
         yield found[2], value
         at = stop
+
+
+def _check_pax(keyword: bytes, value: bytes, where: str) -> None:
+    if keyword == b"size" and not (value.isdigit() and len(value) < 20):
+        raise _damaged(where, f"a PAX header with the size {value!r}")
+    if keyword == b"path" and b"\0" in value:
+        raise _damaged(where, "a PAX header with a zero byte in a name")
+    if keyword.startswith(b"GNU.sparse."):
+        raise _sparse(where)
 
 
 def _damaged(where: str, what: str) -> ShardError:
@@ -422,14 +431,7 @@ def scan(path: str | Path) -> ShardScan:
         size = files.size(where)
         block = files.read(where, 0, min(BLOCK, size))
         check_unpacked(block, where)
-        if not block:
-            raise ShardError(
-                f"{where}: the shard is an empty file; copy it again from its origin"
-            )
-        if any(block) and not is_header(block):
-            raise ShardError(
-                f"{where}: the file is no tar: it starts with {block[:16]!r}"
-            )
+        _check_start(block, where)
         headers = 0
         files.plan(where, [], [])
         window = _WINDOW * (1024 if files.remote else 1)
@@ -455,20 +457,34 @@ def scan(path: str | Path) -> ShardScan:
                 )
         samples = list(samples_of(found))
         for sample in samples:
-            if len(sample.parts) > limits.PARTS:
-                over = limits.over("PARTS", len(sample.parts))
-                raise ShardError(f"{where}: sample {sample.key!r}: {over}")
-            if len({part.name for part in sample.parts}) < len(sample.parts):
-                [(twice, _)] = Counter(part.name for part in sample.parts).most_common(
-                    1
-                )
-                raise ShardError(
-                    f"{where}: sample {sample.key!r} has two files "
-                    f"{f'{sample.key}.{twice}'!r}; remove one and pack the tar again"
-                )
+            _check_parts(sample, where)
         names = (member.name for member in found if split_name(member.name) is None)
         left_out = [name for name in names if not is_aside(name)]
         return ShardScan(samples, end, size, headers, ends_crc(read, size), left_out)
+
+
+def _check_start(block: bytes, where: str) -> None:
+    """Raise `ShardError` if a file that begins with `block` is not a tar."""
+    if not block:
+        raise ShardError(
+            f"{where}: the shard is an empty file; copy it again from its origin"
+        )
+    if any(block) and not is_header(block):
+        raise ShardError(f"{where}: the file is no tar: it starts with {block[:16]!r}")
+
+
+def _check_parts(sample: ScannedSample, where: str) -> None:
+    """Raise `ShardError` for too many parts, or two of one name."""
+    if len(sample.parts) > limits.PARTS:
+        over = limits.over("PARTS", len(sample.parts))
+        raise ShardError(f"{where}: sample {sample.key!r}: {over}")
+    counts = Counter(part.name for part in sample.parts)
+    if len(counts) < len(sample.parts):
+        [(repeated, _)] = counts.most_common(1)
+        raise ShardError(
+            f"{where}: sample {sample.key!r} has two files "
+            f"{f'{sample.key}.{repeated}'!r}; remove one and pack the tar again"
+        )
 
 
 def samples_of(found: Iterable[TarMember]) -> Iterator[ScannedSample]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -31,7 +32,7 @@ from energize.data.nv_meta import (
     read_records,
     read_splits,
 )
-from energize.data.source import ShardedSource, narrowed
+from energize.data.source import ShardedSource, Window, narrowed
 from energize.data.tar import ENTRY, KEPT, RANGE, disagreement, index_path, scan
 from energize.errors import (
     DataError,
@@ -392,37 +393,48 @@ class WebdatasetSource(ShardedSource[dict[str, Any]]):
         number = sample["__index__"]
         where = place_in(path, number, tar.first_key(data))
         try:
-            found = tar.members(data, where)
+            members = tar.members(data, where)
         except ShardError as damage:
             self._files.check(path)
             if not self._agrees(shard):
-                what = f"at most places no sample starts ({damage})"
-                raise disagreement(path, what) from damage
+                reason = f"at most places no sample starts ({damage})"
+                raise disagreement(path, reason) from damage
             return Failed(DataError(str(damage)), where)
-        samples = list(tar.samples_of(found))
+        samples = list(tar.samples_of(members))
         if len(samples) != 1:
-            keys = [each.key for each in samples]
+            keys = [scanned.key for scanned in samples]
             raise disagreement(
                 path, f"by the index sample {number} has the keys {keys}"
             )
-        sample["__key__"] = samples[0].key
-        names = [part.name for part in samples[0].parts]
-        for part in samples[0].parts:
+        return self._with_parts(shard, data, sample, samples[0], where)
+
+    def _with_parts(
+        self,
+        shard: int,
+        data: bytes,
+        sample: dict[str, Any],
+        scanned: tar.ScannedSample,
+        where: str,
+    ) -> dict[str, Any] | Failed:
+        """Add the scanned parts to a sample."""
+        sample["__key__"] = scanned.key
+        names = [part.name for part in scanned.parts]
+        for part in scanned.parts:
             if part.name in sample:
-                what = (
+                return _failed(
+                    where,
                     "the sample has one part twice, or one with a reserved name: "
-                    f"{names}"
+                    f"{names}; remove it and pack the shard again",
                 )
-                return _failed(where, f"{what}; remove it and pack the shard again")
             sample[part.name] = data[part.offset : part.offset + part.size]
         # No checksum of a header covers a long name.
-        known = None if self.records is None else self.records[shard].parts_crc32
-        if known is not None and samples[0].parts_crc32 not in known:
-            what = (
+        recorded = None if self.records is None else self.records[shard].parts_crc32
+        if recorded is not None and scanned.parts_crc32 not in recorded:
+            return _failed(
+                where,
                 f"it has the parts {names}, and no sample had when the shard was "
-                "prepared: a "
+                "prepared: a name in the tar is damaged; copy it again",
             )
-            return _failed(where, f"{what}name in the tar is damaged; copy it again")
         return sample
 
     def _agrees(self, shard: int) -> bool:
@@ -571,44 +583,70 @@ def read_split(path: Path, split_part: str, split_config: str | None) -> SplitSh
             f"{total}, the samples of its shards, got {[start, stop]}; run `energize "
             "prepare` again"
         )
-    shards: list[str] = []
-    excluded: list[int] = []
-    before = passed = begin = end = 0
-    for shard in listed:
-        keys = left_out.get(shard, set())
-        count = known[shard]
-        first = max(start - passed, 0)
-        last = min(stop - passed, count)
-        passed += count
-        if not count and records is None:
-            _check_empty(path / shard)
-        if keys is None or first >= last:
-            continue
-        if keys:
-            numbers = _numbers(path / shard, count, keys)
-            excluded += (
-                before + number for number in numbers if first <= number < last
-            )
-        begin = begin if shards else first
-        end = before + last
-        shards.append(shard)
-        before += count
-    if end - begin == len(excluded):
+    if records is None:
+        for shard in listed:
+            if not known[shard]:
+                _check_empty(path / shard)
+    chosen = _choose_shards(path, listed, known, left_out, (start, stop))
+    if chosen.end - chosen.begin == len(chosen.excluded):
         raise EmptyDatasetError(
             f"{path}: split part {split_part!r} has no samples: {len(listed)} shards "
-            f"are listed in {name}, {len(listed) - len(shards)} of them and "
-            f"{len(excluded)} single samples are excluded"
+            f"are listed in {name}, {len(listed) - len(chosen.shards)} of them and "
+            f"{len(chosen.excluded)} single samples are excluded"
         )
-    window = None if (begin, end) == (0, before) else (begin, end)
-    is_whole = not excluded and window is None
+    shards = chosen.shards
+    counts = tuple(map(known.__getitem__, shards))
+    is_all = (chosen.begin, chosen.end) == (0, sum(counts))
+    is_whole = is_all and not chosen.excluded
     return SplitShards(
         tuple(shards),
-        tuple(map(known.__getitem__, shards)),
-        tuple(excluded),
+        counts,
+        tuple(chosen.excluded),
         None if records is None else tuple(map(records.__getitem__, shards)),
-        window,
+        None if is_all else (chosen.begin, chosen.end),
         _origin_of(shards, known, records) if is_whole else None,
     )
+
+
+class _ChosenShards(NamedTuple):
+    """Shards, and of their samples the window `begin` to `end` and excluded numbers."""
+
+    shards: list[str]
+    begin: int
+    end: int
+    excluded: list[int]
+
+
+def _choose_shards(
+    path: Path,
+    listed: Sequence[str],
+    counts: Mapping[str, int],
+    left_out: Mapping[str, set[str] | None],
+    span: Window,
+) -> _ChosenShards:
+    """Return the listed shards that have samples of `span`, and which samples."""
+    start, stop = span
+    shards: list[str] = []
+    excluded: list[int] = []
+    offset = 0  # of the shard, among listed shards
+    chosen = 0  # samples of the shards chosen so far
+    begin = 0
+    end = 0
+    for shard in listed:
+        keys = left_out.get(shard, set())
+        count = counts[shard]
+        first = max(start - offset, 0)
+        last = min(stop - offset, count)
+        offset += count
+        if keys is None or first >= last:
+            continue
+        numbers = _numbers(path / shard, count, keys) if keys else []
+        excluded += [chosen + number for number in numbers if first <= number < last]
+        begin = begin if shards else first
+        end = chosen + last
+        shards.append(shard)
+        chosen += count
+    return _ChosenShards(shards, begin, end, excluded)
 
 
 def _check_listed(listed: Iterable[str], known: Mapping[str, int], where: str) -> None:
@@ -649,10 +687,9 @@ def _excluded(
     found: dict[str, set[str] | None] = {}
     deepest = max((shard.count("/") for shard in known), default=0) if entries else 0
     for entry in entries:
-        cuts = (at for at, char in enumerate(f"{entry}/") if char == "/")
-        cut = next(
-            (at for at in islice(cuts, deepest + 1) if entry[:at] in known), None
-        )
+        slashes = (match.start() for match in re.finditer(r"/|\Z", entry))
+        prefixes = islice(slashes, deepest + 1)
+        cut = next((at for at in prefixes if entry[:at] in known), None)
         if cut is None:
             raise SplitError(
                 f"{where}: {entry!r} is neither a shard of .info.json nor such a "
