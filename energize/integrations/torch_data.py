@@ -298,20 +298,14 @@ class TorchDataset(IterableDataset[T], Generic[T]):
         self._check_divided_once()
         turn = (0, 1) if info is None else (info.id, info.num_workers)
         mark = [ranks.rank, ranks.world_size, *turn]
-        share = self._share
         saved = self._resumed
         self._resumed = None
         if saved is not None and saved.share != mark:
-            if not self.dataset.indexed or saved.share[3] > 1 or turn[1] > 1:
-                raise StateError(
-                    f"the state is of rank, world size, worker, workers {saved.share}, "
-                    "this is "
-                    f"{mark}. A worker's state goes on with as many of them; that of "
-                    "state_dict(steps), asked of the dataset outside of workers, with "
-                    "any number"
-                )
+            self._check_fits_any_rank(saved, mark)
             self.load_state_dict(saved.reader)  # that of any rank is that of all
-            share = saved = None
+            self._share = None
+            saved = None
+        share = self._share
         if share is None or share.mark != mark:
             share = _Share(self.dataset, mark, self._settings)
         at = None if saved is None else (saved.place[0], saved.place[1])
@@ -326,6 +320,18 @@ class TorchDataset(IterableDataset[T], Generic[T]):
             share.go_on(start)
         self._share = share
         return share
+
+    def _check_fits_any_rank(self, saved: _ShareState, mark: list[int]) -> None:
+        """Raise `StateError` for a state that only the same worker can resume from."""
+        workers = max(saved.share[3], mark[3])
+        if not self.dataset.indexed or workers > 1:
+            raise StateError(
+                f"the state is of rank, world size, worker, workers {saved.share}, "
+                "this is "
+                f"{mark}. A worker's state goes on with as many of them; that of "
+                "state_dict(steps), asked of the dataset outside of workers, with "
+                "any number"
+            )
 
     def _following(self, start: Place) -> Place:
         """Return where the loop after the one at `start` starts."""

@@ -183,13 +183,7 @@ class Follower:
                 "over "
                 f"{', '.join(self._names)}"
             )
-        if not all(
-            type(each) in (int, float) and abs(each) <= _LARGEST
-            for each in sums.values()
-        ):
-            raise StateError(
-                f"the state has sums of losses that are none: {str(sums)[:80]}"
-            )
+        _check_sums(sums)
         counted = {name: counter_field(counts, name) for name in self._names}
         items = counter_field(state_dict, "items")
         self.policy.load_state_dict(state_field(state_dict, "policy", dict))
@@ -260,6 +254,15 @@ class Follower:
         }
         counts = {name: sum(each[name] for _, each in told) for name in self._names}
         return sums, counts
+
+
+def _check_sums(sums: Mapping[str, Any]) -> None:
+    """Raise `StateError` unless all sums of losses are finite numbers."""
+    for total in sums.values():
+        if type(total) not in (int, float) or not abs(total) <= _LARGEST:
+            raise StateError(
+                f"the state has sums of losses that are none: {str(sums)[:80]}"
+            )
 
 
 def _as_list(losses: Any) -> list[Any]:

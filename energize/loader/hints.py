@@ -102,16 +102,27 @@ def log_missing_adapter(loader: Any, world_size: int) -> None:
     """
     if loader.is_apart or sys.modules.keys().isdisjoint(_FRAMEWORKS):
         return
-    *_, stack = _log.findCaller(stack_info=True)
-    stack = (stack or "").replace("\\", "/").replace("pytorch_lightning/", "pytorch/")
+    stack = _call_stack()
     if _ADAPTED in stack:
         return
-    callers = [loop for loop in _LOOPS if loop.is_in(stack)]
-    advice = [loop.advice for loop in callers if loop.needs_advice(loader)]
-    if advice:
-        _log.warning("%r: %s", loader, advice[0])
+    advice = _advice_for(loader, stack)
+    if advice is not None:
+        _log.warning("%r: %s", loader, advice)
     elif world_size > 1 and loader.role == "eval" and _uses_accelerate():
         _log.info("%r: %s", loader, _GATHERED)
+
+
+def _call_stack() -> str:
+    *_, stack = _log.findCaller(stack_info=True)
+    paths = (stack or "").replace("\\", "/")
+    return paths.replace("pytorch_lightning/", "pytorch/")
+
+
+def _advice_for(loader: Any, stack: str) -> str | None:
+    for loop in _LOOPS:
+        if loop.is_in(stack) and loop.needs_advice(loader):
+            return loop.advice
+    return None
 
 
 def _uses_accelerate() -> bool:

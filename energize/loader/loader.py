@@ -9,10 +9,11 @@ import os
 import time
 import weakref
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import astuple, fields, replace
 from functools import cached_property
+from importlib import import_module
 from multiprocessing.context import get_spawning_popen
 from threading import RLock
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
@@ -79,6 +80,9 @@ T = TypeVar("T")
 _log = logging.getLogger("energize")
 
 _OF_DATALOADERS = ("sampler", "batch_sampler", "collate_fn")
+
+_PINNING = "torch.utils.data._utils.pin_memory"
+"""The module of torch that pins nested data; it has no public name."""
 
 _NOT_A_DATASET = (
     "a Loader is not a dataset, so a DataLoader cannot read it. Iterate over the "
@@ -222,18 +226,27 @@ class Loader(Generic[T]):
         """Move to the start of a new loop; return whether that is the first item."""
         if self._loop_left:
             self.discard_unconfirmed()
-        continues = self._settings.continues_loops
-        anew = not (self._loaded or continues)
-        role = self._settings.role if continues else self.role
-        rewinds = role == "eval"
-        if rewinds and not (self._loaded and self._run.within_loop(self.position)):
+        rewinds = self._rewinds
+        if rewinds and not self._is_loaded_within_loop():
             self._move_to(None)
-        feed = None if self._stale or ranks != self._ranks else self._feed
-        if feed is None or not feed.steps.begin_loop(anew=anew):
+        restarts = not (self._loaded or self._settings.continues_loops)
+        is_reusable = ranks == self._ranks and not self._stale
+        feed = self._feed if is_reusable else None
+        if feed is None or not feed.steps.begin_loop(anew=restarts):
             self._let_go()
-            if anew and self._resume is not None:
+            if restarts and self._resume is not None:
                 self._resume = self._run.beginning_loop(self._resume)
         return rewinds
+
+    @property
+    def _rewinds(self) -> bool:
+        """Whether each loop starts at the first item."""
+        settings = self._settings
+        role = settings.role if settings.continues_loops else self.role
+        return role == "eval"
+
+    def _is_loaded_within_loop(self) -> bool:
+        return self._loaded and self._run.within_loop(self.position)
 
     def __next__(self) -> T:
         raise LoaderError(
@@ -625,42 +638,45 @@ class Loader(Generic[T]):
         (0.75, 0.75, 1.11)
         """
         book = self._opened_book()
-        failures = self._failures
         ranks = self._ranks or self.worker_config.ranks()
-        place = self._place() if self._feed is None else self._feed.steps.reached
-        items = items_of(self.dataset, place)
+        position = self._place() if self._feed is None else self._feed.steps.reached
+        items = items_of(self.dataset, position)
         book.begin(self.dataset, items)
-        lanes = place.lanes if isinstance(place, StreamPosition) else 1
+        lanes = position.lanes if isinstance(position, StreamPosition) else 1
         stand = Stand(items, ranks.rank, ranks.world_size, lanes)
-        left_out = failures.left_out
+        left_out = self._failures.left_out
         numbers = book.numbers(ranks.rank, ranks.world_size, left_out)
         outliers = book.outliers(ranks.rank)
         if all_ranks and ranks.world_size > 1:
-            agreement = self._agreement(ranks)
-            if agreement is None:
-                raise ConfigError(
-                    f"report(all_ranks=True): the {ranks.world_size} ranks have no "
-                    "process group to sum over. Initialise torch.distributed, or ask "
-                    "each rank for its report"
-                )
+            agreement = self._report_agreement(ranks)
             numbers = agreement.summed(numbers, "the report of a ledger")
-            each = agreement.trees(
-                [astuple(one) for one in outliers], "the report of a ledger"
-            )
-            outliers = [Outlier(*one) for rank in each for one in rank]
+            outliers = _gather_outliers(agreement, outliers)
         skipped = {f"skipped: {reason}": n for reason, n in left_out.reasons.items()}
-        reasons = {**failures.summary().kinds, **skipped}
+        reasons = {**self._failures.summary().kinds, **skipped}
         whole = all_ranks or ranks.world_size == 1
         report = Telling(book, stand, numbers, all_ranks=whole).report(reasons)
-        report = replace(
-            report, outliers=tuple(sorted(outliers, key=lambda one: -one.far))
-        )
+        outliers = sorted(outliers, key=lambda outlier: -outlier.far)
+        report = replace(report, outliers=tuple(outliers))
+        self._log_warnings(report)
+        return report
+
+    def _report_agreement(self, ranks: Ranks) -> Agreement:
+        agreement = self._agreement(ranks)
+        if agreement is None:
+            raise ConfigError(
+                f"report(all_ranks=True): the {ranks.world_size} ranks have no "
+                "process group to sum over. Initialise torch.distributed, or ask "
+                "each rank for its report"
+            )
+        return agreement
+
+    def _log_warnings(self, report: Report) -> None:
+        """Log the warnings of a report, each reason once."""
         for warning in report.warnings:
             reason = warning.partition(" %: ")[2]
             if reason not in self._warned:
                 self._warned.add(reason)
                 _log.warning("ledger: %s", warning)
-        return report
 
     def rewind(self) -> None:
         """Start at the first item of the first epoch at the next `iter()`."""
@@ -853,26 +869,18 @@ class Loader(Generic[T]):
             self._pool = None
 
     def _deliver(self, token: object, rewinds: bool) -> Iterator[T]:
-        pinned: Any = torch.utils.data._utils.pin_memory.pin_memory
-        pin = self._settings.pin_memory is not False and torch.cuda.is_available()
-        watch = self._watch
-        pool = self._settings.cache_pool
-        given = False
+        pin = _pin_function(self._settings.pin_memory)
+        delivered = False
         empty_epochs = 0
         while True:
             feed = self._current(token)
-            unconfirmed = self._unconfirmed
-            position = None if unconfirmed is None else self._confirmable(feed)
-            asked_at = time.perf_counter()
+            position = self._confirmable_position(feed)
+            requested_at = time.perf_counter()
             try:
-                item = (
-                    next(feed)
-                    if watch is None
-                    else self._read(feed, watch, pool, asked_at)
-                )
+                item = self._read(feed, requested_at)
             except StopIteration:
                 self._failures.conclude()
-                if self._is_over(feed, given):
+                if self._is_over(feed, delivered):
                     self._loop_left = False
                     return
                 empty_epochs += not feed.steps.continues
@@ -887,23 +895,34 @@ class Loader(Generic[T]):
                 self._let_go()
                 raise
             else:
-                if unconfirmed is None or position is None:
-                    self._loaded = False
-                else:
-                    unconfirmed.append(position)
-                    self._loop_left = True
-                given = True
-                self._keyed = feed
-                self._marks = feed.marks
-                self._made.append((feed.made, feed.marks))
-                self._count(feed, item, asked_at)
+                delivered = True
+                self._note_delivered(feed, position)
+                self._count(feed, item, requested_at)
                 if has_place(item):
                     item = with_key(item, feed.restore_key)
-                yield pinned(item) if pin else item
+                yield item if pin is None else pin(item)
 
-    def _confirmable(self, feed: Feed[T]) -> RunPosition:
-        """Return the position before the next item, which is to be confirmed."""
-        if len(self._unconfirmed or ()) >= _MOST_UNCONFIRMED:
+    def _note_delivered(self, feed: Feed[T], position: RunPosition | None) -> None:
+        """Take over what a feed knows of the item that it delivered.
+
+        Args:
+            feed: The feed.
+            position: The position before the item, if it has to be confirmed.
+        """
+        if self._unconfirmed is None or position is None:
+            self._loaded = False
+        else:
+            self._unconfirmed.append(position)
+            self._loop_left = True
+        self._keyed = feed
+        self._marks = feed.marks
+        self._made.append((feed.made, feed.marks))
+
+    def _confirmable_position(self, feed: Feed[T]) -> RunPosition | None:
+        """Return the position before the next item; None without confirmation."""
+        if self._unconfirmed is None:
+            return None
+        if len(self._unconfirmed) >= _MOST_UNCONFIRMED:
             raise LoaderError(_UNCONFIRMED)
         return feed.state()
 
@@ -957,11 +976,13 @@ class Loader(Generic[T]):
             if worth_a_look and not self._ranks_now().rank:
                 self.report()
 
-    def _read(self, feed: Feed[T], watch: Watchdog, pool: Any, now: float) -> T:
-        """Return the next item, read in this process, with somebody who says so if it
-        does not come.
-        """
-        watch.start(now)
+    def _read(self, feed: Feed[T], requested_at: float) -> T:
+        """Read the next item, watched if it is read in this process."""
+        watch = self._watch
+        pool = self._settings.cache_pool
+        if watch is None:
+            return next(feed)
+        watch.start(requested_at)
         try:
             with nullcontext() if pool is None else activate(pool):
                 return next(feed)
@@ -1038,6 +1059,22 @@ class Loader(Generic[T]):
                 "this loader keeps no ledger: it was made with ledger=False"
             )
         return self._book
+
+
+def _gather_outliers(
+    agreement: Agreement, outliers: Sequence[Outlier]
+) -> list[Outlier]:
+    fields_of_outliers = [astuple(outlier) for outlier in outliers]
+    ranks = agreement.trees(fields_of_outliers, "the report of a ledger")
+    return [Outlier(*values) for rank in ranks for values in rank]
+
+
+def _pin_function(pin_memory: bool | None) -> Callable[[Any], Any] | None:
+    """Return what copies items to page-locked memory; None if nothing does."""
+    if pin_memory is False or not torch.cuda.is_available():
+        return None
+    function: Callable[[Any], Any] = import_module(_PINNING).pin_memory
+    return function
 
 
 class _Delivery(Iterator[T]):

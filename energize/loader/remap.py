@@ -148,16 +148,13 @@ def remapped(
         node = mix.node
         items = begin * lanes.lanes
     moves, left_out = _moves(node, items, parts, places_before)
-    remaining = {
-        name: value for name, value in cursor.items() if name not in _OF_THE_MIX
-    }
+    remaining = _without_keys(cursor, _OF_THE_MIX)
     remaining |= Edits(moves=tuple(moves)).saved()
     if lanes is None:
         _check_settled(dataset, position, parts)
     else:
         after = moved(dataset, {move.part: move for move in moves})
-        numbers = {digest: number for number, digest in enumerate(places_before)}
-        order = [numbers.get(part.digest) for part in parts]
+        order = _old_numbers(parts, places_before)
         remaining["cursors"] = _led_lanes(after, lanes, order, begin if mix else None)
     report = replace(
         _report(dataset, saved, cursor, places_before, parts), left_out=left_out
@@ -166,6 +163,18 @@ def remapped(
         text = "a saved state goes on in an edited mix:\n  %s"
         _log.warning(text, "\n  ".join(report.lines()))
     return remaining, report
+
+
+def _without_keys(state: State, keys: Sequence[str]) -> State:
+    return {name: value for name, value in state.items() if name not in keys}
+
+
+def _old_numbers(
+    parts: Sequence[PartPosition], saved: Mapping[str, int]
+) -> list[int | None]:
+    """Return the number that each part had in the saved mix; None if it is new."""
+    numbers = {digest: number for number, digest in enumerate(saved)}
+    return [numbers.get(part.digest) for part in parts]
 
 
 def _saved_places(cursor: State) -> dict[str, int]:
@@ -240,20 +249,36 @@ def _moves(
     Where shares are those of costs, what a part of a mix in the mix goes on with may
     cost so little that it would have come before. Then parts go on a sample later.
     """
-    for more in range(_MOST_LEFT_OUT + 1):
-        read = {each.digest: old.get(each.digest, 0) + more for each in new}
-        since = {each.digest: each.items for each in new}
-        for _ in range(_TRIES):
-            moves = {n: Move(n, k, read[n]) for n, k in since.items() if k != read[n]}
-            now = part_positions(moved(dataset, moves), items) if moves else new
-            off = {each.digest: each.items - read[each.digest] for each in now}
-            if not any(off.values()):
-                return list(moves.values()), more
-            since = {name: max(taken + off[name], 0) for name, taken in since.items()}
+    for left_out in range(_MOST_LEFT_OUT + 1):
+        targets = {part.digest: old.get(part.digest, 0) + left_out for part in new}
+        moves = _moves_to(dataset, items, new, targets)
+        if moves is not None:
+            return moves, left_out
     raise StateError(
         f"after {items} items no place in this mix is found at which all sources could "
         "go on: what they cost is in the way. Remap a state of another step"
     )
+
+
+def _moves_to(
+    dataset: Any, items: int, parts: Sequence[PartPosition], targets: Mapping[str, int]
+) -> list[Move] | None:
+    """Search the moves that lead each part to its target; None if there are none."""
+    starts = {part.digest: part.items for part in parts}
+    for _ in range(_TRIES):
+        moves = {
+            digest: Move(digest, start, targets[digest])
+            for digest, start in starts.items()
+            if start != targets[digest]
+        }
+        reached = part_positions(moved(dataset, moves), items) if moves else parts
+        excess = {part.digest: part.items - targets[part.digest] for part in reached}
+        if not any(excess.values()):
+            return list(moves.values())
+        starts = {
+            digest: max(start + excess[digest], 0) for digest, start in starts.items()
+        }
+    return None
 
 
 def _without(
@@ -344,26 +369,37 @@ def _report(
 ) -> RemapReport:
     changes = Edits.loaded(cursor).changes
     dropped = _dropped(saved, places_before, parts)
-    # Configs name sources by their own names, people by those in the mix.
-    own_names = {
-        part.name: ", ".join([source.name for source in part.sources]) for part in parts
-    }
+    own_names = _own_names(parts)
     labels = {name: label for label, name in own_names.items()}
-    continued = [part for part in parts if part.digest in places_before]
     new = [part.name for part in parts if part.digest not in places_before]
     restarted = [name for name in new if own_names[name] in dropped]
+    restarted_names = [name for name, label in labels.items() if label in restarted]
     return RemapReport(
-        kept={part.name: places_before[part.digest] for part in continued},
+        kept=_kept(parts, places_before),
         added=tuple(_without_names(new, restarted)),
-        dropped={
-            name: count
-            for name, count in dropped.items()
-            if labels.get(name) not in restarted
-        },
+        dropped=_without_keys(dropped, restarted_names),
         restarted=tuple(restarted),
         reweighted=_reweighted(dataset, saved, changes, labels),
         ended=len(changes),
     )
+
+
+def _own_names(parts: Sequence[PartPosition]) -> dict[str, str]:
+    """Return the names of the sources of each part, which configs use, by its label."""
+    return {
+        part.name: ", ".join([source.name for source in part.sources]) for part in parts
+    }
+
+
+def _kept(
+    parts: Sequence[PartPosition], places_before: Mapping[str, int]
+) -> dict[str, int]:
+    """Return what was taken of the parts that the saved mix had, by label."""
+    return {
+        part.name: places_before[part.digest]
+        for part in parts
+        if part.digest in places_before
+    }
 
 
 def _without_names(names: Sequence[str], left_out: Sequence[str]) -> list[str]:
