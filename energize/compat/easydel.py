@@ -111,18 +111,18 @@ class Options(Model):
 
     model_config = ConfigDict(arbitrary_types_allowed=True)
 
-    def __init__(self, *in_order: Any, **given: Any) -> None:
+    def __init__(self, *positional: Any, **arguments: Any) -> None:
         names = list(type(self).model_fields)
-        if len(in_order) > len(names) or given.keys() & names[: len(in_order)]:
+        if len(positional) > len(names) or arguments.keys() & names[: len(positional)]:
             raise TypeError(
                 f"{type(self).__name__}: an option is given once, in order or by name"
             )
-        given |= dict(zip(names, in_order, strict=False))
+        arguments |= dict(zip(names, positional, strict=False))
         try:
-            super().__init__(**given)
+            super().__init__(**arguments)
         except ValidationError as error:
-            found = faults(error, TypeAdapter(type(self)), given)
-            raise ConfigError(told(found, type(self).__name__, {})) from None
+            problems = faults(error, TypeAdapter(type(self)), arguments)
+            raise ConfigError(told(problems, type(self).__name__, {})) from None
 
 
 # Named sources of examples mixed into one dataset.
@@ -172,7 +172,9 @@ def _shuffled(dataset: Dataset[Any]) -> Dataset[Any]:
     """Return the dataset in random order where that costs no buffer."""
     if not dataset.indexed or dataset.size in (0, INFINITE):
         return dataset
-    runs = [each.run_length for each in dataset.sources if each.run_length is not None]
+    runs = [
+        source.run_length for source in dataset.sources if source.run_length is not None
+    ]
     window = _RUNS_PER_WINDOW * max(runs) if runs else None
     return ShuffleDataset(dataset, shuffle_buffer_size=window)
 
@@ -272,11 +274,11 @@ class _Examples(_BaseExamplesIterable):  # type: ignore[misc]  # datasets has no
     def __iter__(self) -> Iterator[tuple[int, dict[str, Any]]]:
         state = self._state_dict or {}
         saved = copy.copy(state.get("energize"))
-        here = [self.lane.index, self.lane.count]
-        if saved is not None and state.get("lane") != here:
+        part = [self.lane.index, self.lane.count]
+        if saved is not None and state.get("lane") != part:
             raise StateError(
                 f"the saved state is of part {state.get('lane')} (number, of how "
-                f"many), this is part {here}; resume with as many ranks and workers as "
+                f"many), this is part {part}; resume with as many ranks and workers as "
                 "it was saved with, or use energize.get_loader, whose states fit any "
                 "number"
             )
@@ -285,7 +287,7 @@ class _Examples(_BaseExamplesIterable):  # type: ignore[misc]  # datasets has no
         if self._state_dict is not None:
             self._state_dict |= {
                 "energize": _LiveState(self.dataset, cursor),
-                "lane": here,
+                "lane": part,
             }
         yield from enumerate(cursor)
 
@@ -316,10 +318,12 @@ class ExampleFiles(Options):
 
     def examples(self, name: str) -> Dataset[Example]:
         """Return the examples as a dataset of this name, with random access."""
-        found = data_files(self.data_files, f"dataset {name!r}")
-        given = self.type or found[0].suffix[1:]
-        kind = checked_choice(given, "type", _KINDS, f"dataset {name!r} of {found[0]}")
-        return _KINDS[kind](found, name=name)
+        paths = data_files(self.data_files, f"dataset {name!r}")
+        type_name = self.type or paths[0].suffix[1:]
+        source_type = checked_choice(
+            type_name, "type", _KINDS, f"dataset {name!r} of {paths[0]}"
+        )
+        return _KINDS[source_type](paths, name=name)
 
 
 def _content(
@@ -335,15 +339,15 @@ F = TypeVar("F", bound=ExampleFiles)
 
 def _by_name(files: Iterable[F], owner: str, default: str, first: int) -> dict[str, F]:
     """Files by their names, those without one by `default` and their number."""
-    found: dict[str, F] = {}
-    for number, each in enumerate(files, first):
-        name = each.name or f"{default}{number}"
-        if name in found:
+    by_name: dict[str, F] = {}
+    for number, entry in enumerate(files, first):
+        name = entry.name or f"{default}{number}"
+        if name in by_name:
             raise ConfigError(
                 f"{owner}: several datasets are called {name!r}; rename them"
             )
-        found[name] = each
-    return found
+        by_name[name] = entry
+    return by_name
 
 
 # Texts as token ids.
@@ -357,27 +361,29 @@ def _tokens(tokenizer: Tokenizer, text: object) -> Example:
     """Return `input_ids` of a text, an `attention_mask`, and what else the tokenizer
     gives.
     """
-    given = tokenizer(str(text))
-    values = dict(given) if isinstance(given, Mapping) else {"input_ids": list(given)}
+    encoded = tokenizer(str(text))
+    values = (
+        dict(encoded) if isinstance(encoded, Mapping) else {"input_ids": list(encoded)}
+    )
     values.setdefault("attention_mask", [1] * len(values["input_ids"]))
     return values
 
 
-def _loaded_tokenizer(given: str | Tokenizer, dataset: str) -> Tokenizer:
-    if callable(given):
-        return given
-    purpose = f"tokenizing dataset {dataset!r} with {given!r}"
+def _loaded_tokenizer(tokenizer: str | Tokenizer, dataset: str) -> Tokenizer:
+    if callable(tokenizer):
+        return tokenizer
+    purpose = f"tokenizing dataset {dataset!r} with {tokenizer!r}"
     transformers = optional_module("transformers", "transformers", purpose)
     try:
-        found: Tokenizer = transformers.AutoTokenizer.from_pretrained(
-            given, local_files_only=True, trust_remote_code=False
+        loaded: Tokenizer = transformers.AutoTokenizer.from_pretrained(
+            tokenizer, local_files_only=True, trust_remote_code=False
         )
     except (OSError, ValueError) as error:
         raise ConfigError(
             f"{purpose}: it is not on this machine, and nothing is downloaded; fetch "
             f"it first, or give a function ({error})"
         ) from error
-    return found
+    return loaded
 
 
 # What a pipeline is made of.
@@ -671,8 +677,8 @@ class ParquetShardedSource(ShardedDataSource[Example]):
         name: str | None = None,
     ) -> None:
         if storage_options:
-            told = f"storage_options={storage_options!r} has no effect: files are local"
-            said_once(type(self).__name__, "storage_options", told)
+            text = f"storage_options={storage_options!r} has no effect: files are local"
+            said_once(type(self).__name__, "storage_options", text)
         whole = ParquetSource(data_files, columns=columns, name=name or "")
         opened = {
             str(path): partial(
@@ -704,7 +710,7 @@ class CompositeShardedSource(ShardedDataSource[Example]):
             for number, part in enumerate(sources)
             for name in part.shard_names
         }
-        self._of(ConcatDataset(*(each.dataset for each in sources)), shards)
+        self._of(ConcatDataset(*(source.dataset for source in sources)), shards)
 
 
 class MixedShardedSource(ShardedDataSource[Example]):
@@ -833,9 +839,9 @@ def build_dataset(
     The energize dataset has random access, and a length when the stop strategy ends it.
     """
     texts: dict[str, Any] = {}
-    for name, each in _by_name(mixture.informs, "DatasetMixture", "ds", 1).items():
-        text = partial(_content, each.content_field, _text)
-        texts[name] = MapDataset(each.examples(name), text)
+    for name, entry in _by_name(mixture.informs, "DatasetMixture", "ds", 1).items():
+        text = partial(_content, entry.content_field, _text)
+        texts[name] = MapDataset(entry.examples(name), text)
     weights = mixture.mixture_weights
     options = dict[str, Any](stop=mixture.stop_strategy)
     if mixture.block_mixture:
@@ -887,18 +893,20 @@ class Pipeline:
 
     def source(self) -> Pipeline:
         """Open the datasets."""
-        opened = {name: each.examples(name) for name, each in self.config.named.items()}
+        opened = {
+            name: entry.examples(name) for name, entry in self.config.named.items()
+        }
         return replace(self, datasets=opened)
 
     def tokenize(self) -> Pipeline:
         """Turn texts into token ids; datasets without a tokenizer stay as they are."""
         datasets = dict(self.datasets)
-        known = self.config.named
-        if set(datasets) != set(known):
+        configs = self.config.named
+        if set(datasets) != set(configs):
             raise ConfigError(
                 "Pipeline: tokenize() comes after source() and before mix()"
             )
-        for name, config in known.items():
+        for name, config in configs.items():
             if config.tokenizer is not None:
                 tokens = partial(_tokens, _loaded_tokenizer(config.tokenizer, name))
                 content = partial(_content, config.content_field, tokens)
@@ -954,7 +962,8 @@ def collated(examples: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 def _column(values: list[Any]) -> Any:
     if not all(
-        isinstance(each, int | float | list | np.ndarray | np.number) for each in values
+        isinstance(value, int | float | list | np.ndarray | np.number)
+        for value in values
     ):
         return values
     try:

@@ -1,4 +1,8 @@
-"""squirrel's words for mixing streams whose lengths nobody knows."""
+"""The chains and the multiplexer of squirrel, over datasets of energize.
+
+A `Composable` is a stream with chained functions. A `Multiplexer` mixes sources whose
+lengths are unknown, by the node in `energize.compat.multiplexing`.
+"""
 
 from __future__ import annotations
 
@@ -45,20 +49,20 @@ __all__ = [
 
 _log = logging.getLogger("energize")
 
-Kind = str
-_KINDS: tuple[Kind, ...] = ("rank", "worker")
-"""What a stream is divided among."""
+Scope = str
+_SCOPES: tuple[Scope, ...] = ("rank", "worker")
+"""Groups of processes that a stream can be divided among."""
 
-_FLUSHED = 64
-"""After so many samples a worker tells the process of its DataLoader how many it has
-read."""
+_REPORT_INTERVAL = 64
+"""Samples between two reports of a worker to the process of its DataLoader."""
 
 _MOST_WORKERS = 64
+"""Workers that `_WorkerCounts` has room for; further ones do not report."""
 
 
-def _places(kind: Kind) -> tuple[int, int]:
-    """Return which one this process is, and how many there are."""
-    if kind == "rank":
+def _index_and_count(scope: Scope) -> tuple[int, int]:
+    """Return the index of this process in its scope, and the number of processes."""
+    if scope == "rank":
         ranks = WorkerConfig().ranks()
         return ranks.rank, ranks.world_size
     info = torch.utils.data.get_worker_info()
@@ -66,19 +70,23 @@ def _places(kind: Kind) -> tuple[int, int]:
 
 
 class Composable(torch.utils.data.IterableDataset[Any]):
-    """A stream over `source`, after which functions are chained: each returns another
-    one.
+    """A stream of items that can be chained: every method returns another stream.
 
-    A subclass may define `__iter__` over `self.source`, and stand in a chain by
-    `compose`.
+    A subclass may define `__iter__` over `self.source`; `compose` adds it to a chain.
 
-    >>> IterableSource(range(6)).filter(lambda n: n % 2).map(str).batched(2).collect()
-    [['1', '3']]
+    Args:
+        source: The stream or iterable that is read.
+
+    Example:
+        >>> odd = IterableSource(range(6)).filter(lambda n: n % 2)
+        >>> odd.map(str).batched(2).collect()
+        [['1', '3']]
     """
 
     order_name = "Composable"
 
-    _divided: frozenset[Kind] = frozenset()
+    divided: frozenset[Scope] = frozenset()
+    """Scopes ("rank", "worker") that this link of the chain is divided among."""
 
     def __init__(self, source: Any = None) -> None:
         self.source = source
@@ -87,25 +95,26 @@ class Composable(torch.utils.data.IterableDataset[Any]):
         raise NotImplementedError
 
     def to(self, f: Callable[..., Iterator[Any]], *args: Any, **kw: Any) -> Composable:
-        """Return the stream that `f(iterator, ...)` makes of an iterator over this
-        one.
-        """
+        """Return the stream of `f(iterator, ...)`, over an iterator of this stream."""
         return _Chained(self, partial(_called, f, args, kw))
 
     def compose(
         self, constructor: Callable[..., Composable], *args: Any, **kw: Any
     ) -> Composable:
         """Return `constructor(...)` with this stream as its source."""
-        made = constructor(*args, **kw)
-        made.source = self
-        return made
+        stream = constructor(*args, **kw)
+        stream.source = self
+        return stream
 
     def map(self, callback: Callable[..., Any], **kw: Any) -> Composable:
         """Return a stream of `callback(item)`."""
         return _Chained(self, partial(map, partial(callback, **kw)))
 
     def async_map(self, callback: Callable[..., Any], **kw: Any) -> Composable:
-        """As `map`: workers of a DataLoader do it beside the training."""
+        """Return a stream of `callback(item)`, like `map`.
+
+        Use the workers of a DataLoader to overlap it with training.
+        """
         options = {"buffer", "max_workers", "executor"} & kw.keys()
         return self.map(
             callback, **{name: kw[name] for name in kw if name not in options}
@@ -121,14 +130,18 @@ class Composable(torch.utils.data.IterableDataset[Any]):
         collation_fn: Callable[[list[Any]], Any] | None = None,
         drop_last_if_not_full: bool = True,
     ) -> Composable:
-        """Return a stream of lists of `batchsize` items, or of what `collation_fn`
-        makes of these.
+        """Return a stream of batches of `batchsize` items.
+
+        Args:
+            batchsize: Items per batch.
+            collation_fn: Converts the list of items of a batch; None keeps the list.
+            drop_last_if_not_full: Whether a last, smaller batch is dropped.
         """
         size = checked_whole(batchsize, "batched: batchsize", 1)
         return self.to(partial(_batched, size, collation_fn, drop_last_if_not_full))
 
     def flatten(self) -> Composable:
-        """Return a stream of the items of items."""
+        """Return a stream of the items in every item."""
         return self.to(chain.from_iterable)
 
     def take(self, n: int | None) -> Composable:
@@ -138,13 +151,17 @@ class Composable(torch.utils.data.IterableDataset[Any]):
     def shuffle(
         self, size: int | None = 1000, *, seed: Any = None, **kw: Any
     ) -> Composable:
-        """Return a stream in which each item is drawn at random from the next
-        `size`.
+        """Return a stream in random order, by a buffer of `size` items.
+
+        Args:
+            size: Items in the buffer; None is 1,000.
+            seed: Seed of the draws; None differs from run to run.
+            **kw: Has no use.
         """
         return self.to(partial(_shuffled, 1000 if size is None else size, seed))
 
     def loop(self, n: int | None = None) -> Composable:
-        """Return a stream that goes over this one `n` times, or for ever."""
+        """Return a stream of `n` passes over this one; None repeats without end."""
         return _Chained(self, partial(_looped, n))
 
     def collect(self) -> list[Any]:
@@ -152,54 +169,53 @@ class Composable(torch.utils.data.IterableDataset[Any]):
         return list(self)
 
     def join(self) -> None:
-        """Go over all items."""
+        """Iterate over all items and discard them."""
         for _ in self:
             pass
 
     def split_by_rank_pytorch(self, torch_dist_group: Any = None) -> Composable:
-        """Return a stream of this rank's items: every so many-th."""
-        return _Chained(self._told("rank"), partial(_part, "rank"))
+        """Return a stream of the items of this rank, every world-size-th item."""
+        return _Chained(self.marked_divided("rank"), partial(_strided, "rank"))
 
     def split_by_worker_pytorch(self) -> Composable:
-        """Return a stream of the items of this worker of a DataLoader: every so
-        many-th.
-        """
-        return _Chained(self._told("worker"), partial(_part, "worker"))
+        """Return a stream of the items of this DataLoader worker."""
+        return _Chained(self.marked_divided("worker"), partial(_strided, "worker"))
 
     def to_torch_iterable(
         self, enforce_rank_check: bool = True, enforce_worker_check: bool = True
     ) -> Composable:
-        """Return the same stream, which is an iterable torch dataset as it is.
+        """Return this stream, which is an iterable torch dataset already.
 
-        False says that the sources give every rank, or every worker, a part of their
-        own already, so that the multiplexer does not divide among these again.
+        Args:
+            enforce_rank_check: False if the sources already divide their items among
+                ranks; a multiplexer then does not divide them again.
+            enforce_worker_check: The same for the workers of a DataLoader.
         """
-        told = self if enforce_rank_check else self._told("rank")
-        return told if enforce_worker_check else told._told("worker")
+        stream = self if enforce_rank_check else self.marked_divided("rank")
+        return stream if enforce_worker_check else stream.marked_divided("worker")
 
-    def _told(self, kind: Kind) -> Self:
-        """Return the same chain, which knows that it is divided among these without
-        it.
-        """
-        other = copy.copy(self)
-        other._divided = self._divided | {kind}
-        if isinstance(other.source, Composable):
-            other.source = other.source._told(kind)
-        return other
+    def marked_divided(self, scope: Scope) -> Self:
+        """Return a copy of the chain that is marked as divided among `scope`."""
+        chain_copy = copy.copy(self)
+        chain_copy.divided = self.divided | {scope}
+        if isinstance(chain_copy.source, Composable):
+            chain_copy.source = chain_copy.source.marked_divided(scope)
+        return chain_copy
 
-    def _split(self) -> frozenset[Kind]:
-        """Return what the stream is divided among."""
-        before = (
-            self.source._split() if isinstance(self.source, Composable) else frozenset()
-        )
-        return self._divided | before
+    def divided_among(self) -> frozenset[Scope]:
+        """Return the scopes that the whole chain is divided among."""
+        if isinstance(self.source, Composable):
+            return self.divided | self.source.divided_among()
+        return self.divided
 
 
 class ComposableSource(Composable):
-    """A stream over an iterable, or over what a function returns.
+    """A stream over an iterable, or over the result of a function.
 
-    squirrel calls it `IterableSource`. The iterable is read from its beginning in every
-    iteration.
+    Every iteration starts at the first item. squirrel's name is `IterableSource`.
+
+    Args:
+        source: An iterable, or a function without arguments that returns one.
 
     Example:
         >>> IterableSource([1, 2, 3]).take(2).collect()
@@ -216,7 +232,7 @@ IterableSource = ComposableSource
 
 
 class _Chained(Composable):
-    """What a function makes of the items of a stream."""
+    """A function applied to the iterator of a stream."""
 
     order_name = "_Chained"
 
@@ -242,9 +258,9 @@ def _looped(times: int | None, items: Iterable[Any]) -> Iterator[Any]:
         yield from items
 
 
-def _part(kind: Kind, items: Iterable[Any]) -> Iterator[Any]:
-    number, count = _places(kind)
-    return islice(items, number, None, count)
+def _strided(scope: Scope, items: Iterable[Any]) -> Iterator[Any]:
+    index, count = _index_and_count(scope)
+    return islice(items, index, None, count)
 
 
 def _batched(
@@ -260,21 +276,22 @@ def _batched(
 
 def _shuffled(size: int, seed: Any, items: Iterator[Any]) -> Iterator[Any]:
     rng = random.Random(seed)  # noqa: S311 - of samples, not of secrets
-    held = list(islice(items, max(size, 1)))
+    buffer = list(islice(items, max(size, 1)))
     for item in items:
-        at = rng.randrange(len(held))
-        yield held[at]
-        held[at] = item
-    rng.shuffle(held)
-    yield from held
+        slot = rng.randrange(len(buffer))
+        yield buffer[slot]
+        buffer[slot] = item
+    rng.shuffle(buffer)
+    yield from buffer
 
 
-def _is_divided(source: object, kind: Kind) -> bool | None:
-    """Return whether a source is divided already; None where it may be, unseen, by
-    asking for the worker itself.
+def _is_divided(source: object, scope: Scope) -> bool | None:
+    """Return whether a source is divided among `scope`.
+
+    None if it is unknown: an arbitrary iterable may query its rank or worker itself.
     """
     if isinstance(source, Composable):
-        return kind in source._split()
+        return scope in source.divided_among()
     stream = isinstance(source, Dataset) or is_instance_of(
         source, "datasets", "IterableDataset"
     )
@@ -283,24 +300,21 @@ def _is_divided(source: object, kind: Kind) -> bool | None:
 
 
 class MultiplexingStrategy(Enum):
-    """How a `Multiplexer` chooses the source of the next sample."""
+    """The order in which a `Multiplexer` reads its sources."""
 
     ROUND_ROBIN = "RoundRobin"
-    """One source after another; an exhausted one is left out; each sample comes exactly
-    once."""
+    """Sources in turn; exhausted sources are skipped; every sample is read once."""
 
     SAMPLING = "sampling"
     """Random order by the sampling probabilities."""
 
     UNIFORM_WITH_REPLACEMENT = "uniform_with_replacement"
-    """Random order, every source equally likely."""
+    """Random order, all sources equally likely."""
 
 
 @dataclass
 class MuxIterator:
-    """A source that is read: its number, its iterator, and how often it has begun
-    again.
-    """
+    """An open source of a multiplexer: index, iterator, and number of restarts."""
 
     index: int
     it: Iterator[Any]
@@ -308,47 +322,52 @@ class MuxIterator:
 
 
 class Multiplexer(Composable):
-    """One stream of samples of several sources, whose lengths need not be known.
+    """One stream of samples from several sources, whose lengths may be unknown.
 
-    `composables`: a list of sources, or a mapping of names to them. A source is
-    anything that can be iterated over again and again, a function that makes an
-    iterable, an object with `get_iter` (a driver), a `Composable`, or an energize
-    dataset. `sampling_probas`: a list, or a mapping by name; they need not sum to 1.
-    Sources with one of at most `proba_threshold` are left out, and named in the log and
-    in `dropped`.
+    ROUND_ROBIN reads the sources in turn, skips exhausted ones, and yields every
+    sample once. The other strategies draw sources at random; an exhausted source
+    restarts and fills its slot, so shares do not depend on lengths. An epoch ends when
+    every source was exhausted at least once, or when one would be exhausted more than
+    `max_reinits` times.
 
-    ROUND_ROBIN, the default, takes the sources in turn, leaves out exhausted ones, and
-    yields each sample once. The others mix them in random order; an exhausted one
-    starts again and fills the slot, so shares do not depend on lengths. They end when
-    every source was exhausted at least once, or when one was `max_reinits` times: that
-    shows when it is drawn once more.
+    Every iteration is one epoch, in an order of its own. `state_dict()` is exact after
+    any sample. In the workers of a DataLoader and on several ranks every process reads
+    all sources and yields its part of the samples; together the parts are the whole
+    epoch. Sources that already divide their samples are not divided again: declare
+    that with `to_torch_iterable(False, False)`, or divide with
+    `split_by_rank_pytorch()` and `split_by_worker_pytorch()`. Use
+    `persistent_workers=True` or `energize.get_loader(mux.dataset)`: workers that
+    restart every epoch repeat the first one.
 
-    `seed` decides the order; None draws one, which the log tells.
+    Args:
+        composables: Sources, as a list or a mapping by name. A source is an iterable
+            that can be read repeatedly, a function that returns one, an object with
+            `get_iter` (a driver), a `Composable`, or an energize dataset.
+        mux_strategy: Order of the sources.
+        sampling_probas: Probabilities, as a list or by name; they need not sum to 1.
+        max_reinits: Restarts of a source before the epoch ends; None is unlimited.
+        seed: Seed of the order; None draws one and logs it.
+        proba_threshold: Sources with at most this probability are dropped, with a
+            warning; `dropped` lists them.
+        unit: Cost of an item, for example `len` of a text; shares are then shares of
+            cost. None counts items.
+        order: "squirrel" repeats the draws of squirrel-core 0.20, including their bias
+            towards long sources.
+        **unknown: Ignored, with a warning.
 
-    `unit`: what an item costs, a function or an `ItemCost`, len of a text say: shares
-    are then those of what items cost. `order="squirrel"` repeats the draws of
-    squirrel-core 0.20, with their bias towards long sources.
+    Raises:
+        ConfigError: For arguments that cannot be used, or if only some sources are
+            divided among ranks or workers.
+        WeightError: For probabilities that cannot be used.
+        EmptyDatasetError: If a source without samples has to restart.
 
-    Iterating starts an epoch; when one has ended the next iteration is the next epoch,
-    in another order. `state_dict()` is exact after any sample. In torch workers and on
-    several ranks each process reads all sources and yields its part of the samples, all
-    parts together being the whole epoch; unless the sources are divided among them
-    already. Where a source may divide itself, which nobody can see, that has to be
-    said: `split_by_rank_pytorch()` and `split_by_worker_pytorch()` divide here,
-    `to_torch_iterable(False, False)` does not. Workers that are started anew for every
-    epoch know no earlier epochs and repeat the first: use `persistent_workers=True`, or
-    `energize.get_loader(mux.dataset)`.
-
-    Raises `ConfigError` or `WeightError` for what cannot be used, and for sources of
-    which nobody can know whether they are divided; `EmptyDatasetError` naming a source
-    that is to start again and has no samples.
-
-    >>> from energize.compat.squirrel import Multiplexer, MultiplexingStrategy
-    >>> mux = Multiplexer(
-    ...     {"a": [1, 2], "b": [-1, -2, -3]}, MultiplexingStrategy.ROUND_ROBIN
-    ... )
-    >>> list(mux), mux.num_samples_by_name
-    ([1, -1, 2, -2, -3], {'a': 2, 'b': 3})
+    Example:
+        >>> from energize.compat.squirrel import Multiplexer, MultiplexingStrategy
+        >>> mux = Multiplexer(
+        ...     {"a": [1, 2], "b": [-1, -2, -3]}, MultiplexingStrategy.ROUND_ROBIN
+        ... )
+        >>> list(mux), mux.num_samples_by_name
+        ([1, -1, 2, -2, -3], {'a': 2, 'b': 3})
     """
 
     order_name = "Multiplexer"
@@ -371,87 +390,49 @@ class Multiplexer(Composable):
                 "Multiplexer", name, f"{name}={value!r} has no effect", logging.WARNING
             )
         checked_choice(order, "Multiplexer: order", ("energize", "squirrel"))
-        if not isinstance(composables, Mapping):
-            composables = {str(number): each for number, each in enumerate(composables)}
-        if not composables or not isinstance(mux_strategy, MultiplexingStrategy):
-            raise ConfigError(
-                "Multiplexer: give a list of sources, or a mapping of names to them, "
-                f"and a MultiplexingStrategy; got {short(composables)} and "
-                f"{short(mux_strategy)}"
-            )
+        by_name = _named_sources(composables, mux_strategy)
         if max_reinits is not None:
             max_reinits = checked_whole(max_reinits, "Multiplexer: max_reinits", 1)
-        self.names = tuple(composables)
+        self.names = tuple(by_name)
         self.mux_strategy = mux_strategy
         self._in_turn = mux_strategy is MultiplexingStrategy.ROUND_ROBIN
         self._uniform = mux_strategy is MultiplexingStrategy.UNIFORM_WITH_REPLACEMENT
         threshold = checked_weight(proba_threshold, "Multiplexer", "proba_threshold")
-        kept = self._drawn_from(sampling_probas, threshold)
-        self._kept = tuple(kept)
-        sources = {name: composables[name] for name in kept}
+        weights = self._weights(sampling_probas, threshold)
+        self._sampled_names = tuple(weights)
+        sources = {name: by_name[name] for name in weights}
         super().__init__(list(sources.values()))
+        if callable(unit) and not isinstance(unit, ItemCost):
+            unit = ItemCost(unit)
         self.dataset: MultiplexedDataset[Any] = MultiplexedDataset(
             [
-                as_dataset(getattr(each, "get_iter", each), name)
-                for name, each in sources.items()
+                as_dataset(getattr(source, "get_iter", source), name)
+                for name, source in sources.items()
             ],
-            self._kept,
-            self._slots(kept, seed, legacy=order == "squirrel"),
+            self._sampled_names,
+            self._slots(weights, seed, legacy=order == "squirrel"),
             EpochEnd(
                 "leave_out" if self._in_turn else "all_seen",
-                (1 if self._in_turn else max_reinits,) * len(kept),
+                (1 if self._in_turn else max_reinits,) * len(weights),
                 slots_anew=self._in_turn,
             ),
-            unit=ItemCost(unit)
-            if callable(unit) and not isinstance(unit, ItemCost)
-            else unit,
+            unit=unit,
         )
-        self._start: State | None = None  # of this epoch, or what was loaded
+        self._start: State | None = None
+        """State at the start of the epoch, or the loaded state."""
         self._cursor: DatasetReader[Any] | None = None
-        self._counts = _Counts(len(kept))
+        self._counts = _WorkerCounts(len(weights))
 
-    def _drawn_from(self, probas: Any, threshold: float) -> dict[str, float]:
-        """Return the sources that are drawn from, with their probabilities: those above
-        `threshold`.
-
-        Round robin takes every source; uniform draws take those that would be drawn at
-        all.
-        """
+    def _weights(self, probas: Any, threshold: float) -> dict[str, float]:
+        """Return the weights of the sources that are read, by name."""
         if self._in_turn and probas is not None:
             _log.warning(
-                "Multiplexer: round robin takes every source; sampling_probas are "
+                "Multiplexer: round robin reads every source; sampling_probas are "
                 "ignored"
             )
         if self._in_turn or (self._uniform and probas is None):
             return dict.fromkeys(self.names, 1.0)
-        if not isinstance(probas, Mapping):
-            probas = dict(
-                zip_longest(self.names, [] if probas is None else probas, fillvalue="")
-            )
-        difference = names_apart(self.names, probas)
-        if difference:
-            raise WeightError(f"Multiplexer: sampling_probas and sources: {difference}")
-        given = {
-            name: checked_weight(
-                probas[name], f"Multiplexer: sampling_probas of {name!r}"
-            )
-            for name in self.names
-        }
-        kept = {name: value for name, value in given.items() if value > threshold}
-        if not kept:
-            raise WeightError(
-                "Multiplexer: no sampling probability is above proba_threshold "
-                f"{threshold}: "
-                f"{given}; nothing could ever be drawn"
-            )
-        if len(kept) < len(given):
-            told = ", ".join(
-                f"{each!r} ({given[each]:g})" for each in given if each not in kept
-            )
-            _log.warning(
-                "Multiplexer: left out, as proba_threshold is %g: %s", threshold, told
-            )
-        return kept
+        return _above_threshold(_checked_probas(self.names, probas), threshold)
 
     def _slots(
         self, probas: Mapping[str, float], seed: int | None, *, legacy: bool
@@ -466,194 +447,254 @@ class Multiplexer(Composable):
 
     def __iter__(self) -> Iterator[Any]:
         self._cursor = self.dataset.open(state=self._start)
-        return self._given(self._cursor)
+        return self._deliver(self._cursor)
 
-    def _given(self, cursor: DatasetReader[Any]) -> Iterator[Any]:
+    def _deliver(self, cursor: DatasetReader[Any]) -> Iterator[Any]:
         lane = self._lane()
-        tell = torch.utils.data.get_worker_info() is not None
-        for number, item in enumerate(cursor, sum(self._of_cursor("given"))):
-            if tell and number % _FLUSHED == 0:
-                self._tell()
+        in_worker = torch.utils.data.get_worker_info() is not None
+        for number, item in enumerate(cursor, sum(self._cursor_counts("given"))):
+            if in_worker and number % _REPORT_INTERVAL == 0:
+                self._report_counts()
             if number % lane.count == lane.index:
                 yield item
-        if tell:
-            self._tell()
+        if in_worker:
+            self._report_counts()
         self._start = cursor.state()
 
-    def _tell(self) -> None:
-        self._counts.tell(self._of_cursor("given") + self._of_cursor("passes"))
+    def _report_counts(self) -> None:
+        self._counts.report(
+            self._cursor_counts("given") + self._cursor_counts("passes")
+        )
 
     def _lane(self) -> Lane:
         """Return the part of the samples that this process yields."""
-        rank, ranks = _places("rank") if self._divides("rank") else (0, 1)
-        worker, workers = _places("worker") if self._divides("worker") else (0, 1)
+        rank, ranks = _index_and_count("rank") if self._divides("rank") else (0, 1)
+        worker = 0
+        workers = 1
+        if self._divides("worker"):
+            worker, workers = _index_and_count("worker")
         return Lane(rank + ranks * worker, ranks * workers)
 
-    def _divides(self, kind: Kind) -> bool:
-        """Return whether samples are divided here, among ranks or workers."""
-        place, count = _places(kind)
-        found = [_is_divided(each, kind) for each in self.source]
-        if kind in self._divided or count == 1 or all(found):
+    def _divides(self, scope: Scope) -> bool:
+        """Return whether the multiplexer divides its samples among `scope`."""
+        index, count = _index_and_count(scope)
+        divided = [_is_divided(source, scope) for source in self.source]
+        if scope in self.divided or count == 1 or all(divided):
             return False
-        if all(each is False for each in found):
+        if all(state is False for state in divided):
             return True
-        pairs = zip(self._kept, found, strict=True)
-        named = ", ".join(repr(name) for name, each in pairs if each is not False)
+        pairs = zip(self._sampled_names, divided, strict=True)
+        unclear = ", ".join(repr(name) for name, state in pairs if state is not False)
         remedy = (
-            f"Where every source gives all its samples everywhere, say "
-            f"mux.split_by_{kind}_pytorch(); where all of them are divided already, "
-            "mux.to_torch_iterable(False, False)"
+            f"If every source yields all its samples in every {scope}, call "
+            f"mux.split_by_{scope}_pytorch(); if all sources are divided already, "
+            "call mux.to_torch_iterable(False, False)"
         )
-        if False in found:
+        if False in divided:
             raise ConfigError(
-                f"Multiplexer: there are {count} {kind}s, and {named} give each {kind} "
-                "a part of their own, or may do so unseen, and other sources do not. "
-                f"{remedy}"
+                f"Multiplexer: with {count} {scope}s, {unclear} may yield a different "
+                f"part in each {scope}, and other sources do not. {remedy}"
             )
-        if place == 0:
+        if index == 0:
             text = (
-                f"there are {count} {kind}s, and nothing shows whether {named} give "
-                f"each {kind} a part of their own. They are read as they are, as "
-                "squirrel does. "
-                f"{remedy}"
+                f"there are {count} {scope}s, and it is unknown whether {unclear} "
+                f"yield a different part in each {scope}. They are read as they are, "
+                f"as squirrel does. {remedy}"
             )
-            said_once("Multiplexer", f"divided by {kind}", text, logging.WARNING)
+            said_once("Multiplexer", f"divided by {scope}", text, logging.WARNING)
         return False
 
-    def _split(self) -> frozenset[Kind]:
-        found = {
-            kind
-            for kind in _KINDS
-            if all(_is_divided(each, kind) for each in self.source)
+    def divided_among(self) -> frozenset[Scope]:
+        """Return the scopes that the samples are divided among."""
+        by_sources = {
+            scope
+            for scope in _SCOPES
+            if all(_is_divided(source, scope) for source in self.source)
         }
-        return self._divided | found
+        return self.divided | by_sources
 
     @property
     def dropped(self) -> tuple[str, ...]:
-        """The sources left out because their probability is at most
-        `proba_threshold`.
-        """
-        return tuple(name for name in self.names if name not in self._kept)
+        """Names of the sources with a probability of at most `proba_threshold`."""
+        return tuple(name for name in self.names if name not in self._sampled_names)
 
     @property
     def num_samples(self) -> list[int]:
-        """Samples of each source that is drawn from, in the latest iteration, by a
-        loader and by workers of a DataLoader, too: of these, some of the last samples
-        only when they have ended.
+        """Samples read from each source in the latest iteration, without `dropped`.
+
+        Includes loaders and the workers of a DataLoader; workers report their last
+        samples when they end.
         """
         return self._counted("given")
 
     @property
     def num_samples_by_name(self) -> dict[str, int]:
-        """The same by name, with 0 for sources that are left out."""
+        """`num_samples` by name; 0 for dropped sources."""
         return self._by_name(self.num_samples)
 
     @property
     def reinit_counts(self) -> list[int]:
-        """How often each source that is drawn from was exhausted, in the latest
-        iteration. Empty for round robin, which starts no source again.
+        """How often each source was exhausted in the latest iteration.
+
+        Empty for round robin, which restarts no source.
         """
         return [] if self._in_turn else self._counted("passes")
 
     @property
     def reinit_counts_by_name(self) -> dict[str, int]:
-        """The same by name, with 0 for all others."""
+        """`reinit_counts` by name; 0 for all others."""
         return self._by_name(self.reinit_counts)
 
-    def _counted(self, what: str) -> list[int]:
-        own = self._of_cursor(what)
-        sources = len(self._kept)
+    def _counted(self, field: str) -> list[int]:
+        """Return the counts "given" or "passes" of the latest iteration."""
+        sources = len(self._sampled_names)
         if self._cursor is None and (lanes := _lanes_of(self.dataset)):
-            return list(max((each[what] for each in lanes), key=sum))
-        told = self._counts.told(together="worker" in self._split())
-        if told is None:
-            return own
-        if what == "given":
-            return told[:sources]
-        return told[sources:]
+            return list(max((lane[field] for lane in lanes), key=sum))
+        reported = self._counts.read(add_up="worker" in self.divided_among())
+        if reported is None:
+            return self._cursor_counts(field)
+        if field == "given":
+            return reported[:sources]
+        return reported[sources:]
 
-    def _of_cursor(self, what: str) -> list[int]:
+    def _cursor_counts(self, field: str) -> list[int]:
         stream = getattr(self._cursor, "stream", None)
-        return list(getattr(stream, what, [0] * len(self._kept)))
+        return list(getattr(stream, field, [0] * len(self._sampled_names)))
 
     def _by_name(self, counts: list[int]) -> dict[str, int]:
         return dict.fromkeys(self.names, 0) | dict(
-            zip(self._kept, counts, strict=False)
+            zip(self._sampled_names, counts, strict=False)
         )
 
     def state_dict(self) -> State:
-        """Return the state after the last sample: JSON-able, of constant size."""
+        """Return the state after the last sample; JSON-able, of constant size."""
         cursor = self._cursor or self.dataset.open(state=self._start)
         return packed_state(self.dataset, cursor.state())
 
     def load_state_dict(self, state_dict: State) -> None:
-        """Go on from a state in the next iteration.
+        """Resume from a state in the next iteration.
 
-        Raise `StateMismatchError` naming what differs when it is of another
-        multiplexer, and `StateError` when it cannot be used.
+        Args:
+            state_dict: A result of `state_dict`.
+
+        Raises:
+            StateMismatchError: If the state belongs to another multiplexer; the message
+                names the difference.
+            StateError: If the state cannot be used.
         """
         resume = unpacked_state(self.dataset, state_dict)
-        self._cursor = self.dataset.open(state=resume)  # what is wrong shows here
+        self._cursor = self.dataset.open(state=resume)  # raises for unusable states
         self._start = resume
 
 
+def _named_sources(composables: Any, strategy: object) -> Mapping[str, Any]:
+    """Return the sources by name; raise for anything but sources and a strategy."""
+    sources: Mapping[str, Any] = composables
+    if not isinstance(composables, Mapping):
+        sources = {str(number): source for number, source in enumerate(composables)}
+    if sources and isinstance(strategy, MultiplexingStrategy):
+        return sources
+    raise ConfigError(
+        "Multiplexer: expected a list of sources, or a mapping by name, and a "
+        f"MultiplexingStrategy; got {short(composables)} and {short(strategy)}"
+    )
+
+
+def _checked_probas(names: Sequence[str], probas: Any) -> dict[str, float]:
+    """Return the sampling probabilities by name."""
+    if not isinstance(probas, Mapping):
+        values = [] if probas is None else probas
+        probas = dict(zip_longest(names, values, fillvalue=""))
+    difference = names_apart(names, probas)
+    if difference:
+        raise WeightError(f"Multiplexer: sampling_probas and sources: {difference}")
+    return {
+        name: checked_weight(probas[name], f"Multiplexer: sampling_probas of {name!r}")
+        for name in names
+    }
+
+
+def _above_threshold(probas: dict[str, float], threshold: float) -> dict[str, float]:
+    """Return the sources above `threshold`; log the others."""
+    sampled = {name: value for name, value in probas.items() if value > threshold}
+    if not sampled:
+        raise WeightError(
+            "Multiplexer: no sampling probability is above proba_threshold "
+            f"{threshold}: {probas}. Lower proba_threshold or raise a probability"
+        )
+    dropped = [name for name in probas if name not in sampled]
+    if dropped:
+        names = ", ".join(f"{name!r} ({probas[name]:g})" for name in dropped)
+        _log.warning(
+            "Multiplexer: dropped, as proba_threshold is %g: %s", threshold, names
+        )
+    return sampled
+
+
 def _lanes_of(dataset: Dataset[Any]) -> list[State]:
-    """Return the states of the lanes in which loaders read a dataset; each reads all of
-    it.
+    """Return the states of all lanes in which open loaders read `dataset`.
+
+    Every lane reads the whole dataset.
     """
-    found = []
+    lanes = []
     for loader in open_loaders:
-        place = loader.position if loader.dataset is dataset else None
-        for state in filter(None, () if place is None else place.cursors.values()):
+        if loader.dataset is not dataset or loader.position is None:
+            continue
+        for state in filter(None, loader.position.cursors.values()):
             mix = state["input"].get("input", state["input"])
-            found.append(mix.get("ended", mix))
-    return found
+            lanes.append(mix.get("ended", mix))
+    return lanes
 
 
-class _Counts(SharedTable):
-    """What workers of a DataLoader say of themselves to the process that started
-    them.
-    """
+class _WorkerCounts(SharedTable):
+    """Counts that DataLoader workers report to the process that started them."""
 
     def __init__(self, sources: int) -> None:
         self._width = 2 * sources
         super().__init__([0] * (_MOST_WORKERS * (1 + self._width)))
 
-    def tell(self, counts: list[int]) -> None:
-        """Write down the counts of this worker, in this loop over its DataLoader."""
+    def report(self, counts: list[int]) -> None:
+        """Store the counts of this worker for the current DataLoader loop."""
         info: Any = torch.utils.data.get_worker_info()
         if info.id < _MOST_WORKERS:
             start = info.id * (1 + self._width)
             mark = (info.seed - info.id) % 2**62 + 1
             self._table[start : start + 1 + self._width] = [mark, *counts]
 
-    def told(self, *, together: bool) -> list[int] | None:
-        """Return the counts of the workers of the last loop: `together` where each has
-        read its own samples, else those of the farthest; None where no worker said any.
+    def read(self, *, add_up: bool) -> list[int] | None:
+        """Return the counts of the last loop; None if no worker reported.
+
+        Args:
+            add_up: Whether the workers read different samples; otherwise the counts
+                are those of the worker that is farthest.
         """
         rows = np.array(self._table[:], dtype=np.int64).reshape(_MOST_WORKERS, -1)
         rows = rows[rows[:, 0] == rows[0, 0]] if rows[0, 0] else rows[:0]
         if not len(rows):
             return None
-        found: list[int] = (
-            rows[:, 1:].sum(0) if together else rows[:, 1:].max(0)
-        ).tolist()
-        return found
+        counts = rows[:, 1:]
+        totals: list[int] = (counts.sum(0) if add_up else counts.max(0)).tolist()
+        return totals
 
 
 def checked_seed(seed: int | None, owner: str) -> int:
-    """Return `seed`, or for None one that is drawn and logged.
+    """Return `seed`, or draw and log one.
 
-    Raise `ConfigError` for what is no whole number from 0, and for None where there are
-    several ranks: each would draw another seed, and they would read the same data.
+    Args:
+        seed: A whole number from 0; None draws one.
+        owner: Name of the caller, for messages.
+
+    Raises:
+        ConfigError: If `seed` is not a whole number from 0, or if it is None with
+            several ranks: each would draw another seed and read the same data.
     """
     if seed is not None:
         return checked_whole(seed, f"{owner}: seed", 0)
     if WorkerConfig().world_size > 1:
         raise ConfigError(
-            f"{owner}: there are several ranks, and without a seed each would draw an "
-            "order of its own; give all of them the same seed"
+            f"{owner}: seed is None with several ranks, so each rank would draw "
+            "another order. Pass the same seed on all ranks"
         )
     drawn = secrets.randbits(32)
-    _log.info("%s: seed %d was drawn; give it to repeat this order", owner, drawn)
+    _log.info("%s: drew seed %d; pass it to repeat this order", owner, drawn)
     return drawn

@@ -307,24 +307,26 @@ def _plan(
     """
     table = text.data.get(_ROOT) if isinstance(text.data, dict) else None
     if not isinstance(table, dict):
-        told = (
+        message = (
             f"there is no table {_ROOT!r}; a stage file has its stages in "
             f"{_ROOT}.data_stages"
         )
-        problems.append(text.problem((), f"{told}, and a metadataset in its {_SPLITS}"))
+        problems.append(
+            text.problem((), f"{message}, and a metadataset in its {_SPLITS}")
+        )
         return None
-    known = [each.alias or name for name, each in TrainingKeys.model_fields.items()]
+    names = [stage.alias or name for name, stage in TrainingKeys.model_fields.items()]
 
     def is_ours(key: str) -> bool:
-        misspelt = key.startswith(("dataset_", "data_stage")) and nearest(key, known)
-        return key in known or bool(misspelt)
+        misspelt = key.startswith(("dataset_", "data_stage")) and nearest(key, names)
+        return key in names or bool(misspelt)
 
-    given = {key: table[key] for key in table if is_ours(key)}
-    place = text.file.parent
+    values = {key: table[key] for key in table if is_ours(key)}
+    folder = text.file.parent
     try:
-        training = _TRAINING.validate_python(given, context=(place, split_part))
+        training = _TRAINING.validate_python(values, context=(folder, split_part))
     except ValidationError as error:
-        for path, message in faults(error, _TRAINING, given):
+        for path, message in faults(error, _TRAINING, values):
             problems.append(text.problem((_ROOT, *path), message))
         return None
     size = training.global_batch_size
@@ -335,11 +337,11 @@ def _plan(
             update={"batch": {} if size is None else {"global_batch_size": size}}
         ),
         [
-            (each, (_ROOT, "data_stages", number), each)
-            for number, each in enumerate(training.data_stages)
+            (stage, (_ROOT, "data_stages", number), stage)
+            for number, stage in enumerate(training.data_stages)
         ],
         default=((_ROOT,), training) if training.has_data else None,
-        fault=lambda where, message: problems.append(Problem(where, message)),
+        fault=lambda location, message: problems.append(Problem(location, message)),
     )
 
 
@@ -433,20 +435,20 @@ def stage_node(stage: Stage[StageData] | Stage[MixNode]) -> MixNode:
     Raises what `build_stage` raises for data that energize does not read.
     """
     data = stage.dataset
-    where = stage_label(stage)
+    label = stage_label(stage)
     if not isinstance(data, StageData):
         return data
     if data.dataset_type not in _BUILT:
         hint = nearest(data.dataset_type or "", _BUILT) or "."
         raise MetadatasetError(
-            f"{where}: dataset_type {data.dataset_type!r} is not read by "
+            f"{label}: dataset_type {data.dataset_type!r} is not read by "
             f"energize{hint} Types that are: {', '.join(_BUILT)}; for others pass "
             "build=, a function of a stage that returns its dataset"
         )
     nodes = []
     for path in data.dataset_folders or (data.dataset_path or "",):
         node = resolve(joined(data.folder, path), data.split_part)
-        nodes.append(not_staged(node, f"{where}: {path!r}", "a stage is one mixture"))
+        nodes.append(not_staged(node, f"{label}: {path!r}", "a stage is one mixture"))
     if not data.dataset_folders:
         return nodes[0]
     weights = data.dataset_weights or (1.0,) * len(nodes)
@@ -470,22 +472,22 @@ class TokenRows:
     @cached_property
     def _rows(self) -> Any:
         file = files_at(self.path).local(str(self.path))
-        found = np.load(file, mmap_mode="r", allow_pickle=False)
-        if found.ndim == 1:
-            found = found[: len(found) // self.length * self.length].reshape(
+        tokens = np.load(file, mmap_mode="r", allow_pickle=False)
+        if tokens.ndim == 1:
+            tokens = tokens[: len(tokens) // self.length * self.length].reshape(
                 -1, self.length
             )
         if (
-            found.ndim != 2
-            or not np.issubdtype(found.dtype, np.integer)
-            or not len(found)
+            tokens.ndim != 2
+            or not np.issubdtype(tokens.dtype, np.integer)
+            or not len(tokens)
         ):
             raise DatasetError(
                 f"{self.path}: packed token ids are whole numbers, rows of them or "
-                f"{self.length} and more in one; found {found.dtype} of shape "
-                f"{found.shape}"
+                f"{self.length} and more in one; found {tokens.dtype} of shape "
+                f"{tokens.shape}"
             )
-        return found
+        return tokens
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -497,24 +499,24 @@ class TokenRows:
         return {"path": self.path, "length": self.length}
 
 
-def _rows(data: StageData, where: str) -> Dataset[Any]:
-    kind = data.dataset_type
+def _rows(data: StageData, label: str) -> Dataset[Any]:
+    dataset_type = data.dataset_type
     path = joined(data.folder, data.dataset_path or "")
     name = data.dataset or data.dataset_path or ""
-    if kind != "huggingface" and not path.exists():
+    if dataset_type != "huggingface" and not path.exists():
         raise DatasetNotFoundError(
-            f"{where}: there is nothing at {path}; write its dataset_path"
+            f"{label}: there is nothing at {path}; write its dataset_path"
         )
-    if kind == "packed_memmap":
+    if dataset_type == "packed_memmap":
         if path.suffix != ".npy":
             raise MetadatasetError(
-                f"{where}: packed_memmap reads a .npy file of token ids; got {path}. "
+                f"{label}: packed_memmap reads a .npy file of token ids; got {path}. "
                 "For other formats pass build=, a function of a stage that returns "
                 "its dataset"
             )
         return SequenceSource(TokenRows(path, data.seq_len or 1), name=name)
     library = optional_module(
-        "datasets", "energize[hf]", f"{where}: dataset_type {kind!r}"
+        "datasets", "energize[hf]", f"{label}: dataset_type {dataset_type!r}"
     )
     local = data.dataset_path is not None and path.is_dir()
     try:
@@ -526,12 +528,12 @@ def _rows(data: StageData, where: str) -> Dataset[Any]:
         rows = rows[data.split_part] if isinstance(rows, dict) else rows
     except Exception as reason:  # of many kinds
         raise DatasetNotFoundError(
-            f"{where}: Hugging Face's datasets cannot load "
+            f"{label}: Hugging Face's datasets cannot load "
             f"{str(path) if local else name!r} ({data.split_part}): "
             f"{type(reason).__name__}: {reason}; correct the name, or give a "
             "dataset_path that save_to_disk wrote"
         ) from reason
-    rows = rows.with_format("torch") if kind == "preprocessed" else rows
+    rows = rows.with_format("torch") if dataset_type == "preprocessed" else rows
     return HuggingFaceSource(rows, name=name)
 
 

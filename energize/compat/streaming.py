@@ -1,5 +1,7 @@
-"""MosaicML Streaming's words for mixing: folders with quotas, epochs of composed
-batches.
+"""The interface of MosaicML Streaming over datasets of energize.
+
+A `Stream` is a folder with a quota. A `StreamingDataset` composes the epochs and global
+batches of several streams; a `StreamingDataLoader` adds a state to torch's DataLoader.
 """
 
 from __future__ import annotations
@@ -54,12 +56,11 @@ _DEFAULT_SPLIT = "train"
 
 _ENTRY_POINTS = "streaming_streams_registry"
 
-_WITHOUT_USE = (
+_IGNORED_ARGUMENTS = (
     "cache_limit download_retry download_timeout keep_zip num_canonical_nodes "
     "partition_algo predownload sampling_granularity shuffle_algo shuffle_block_size"
 )
-"""Arguments of MosaicML Streaming without effect; docs/coming-from-streaming.md
-explains why."""
+"""Arguments of MosaicML Streaming that are accepted and have no effect."""
 
 _STREAM_HOOKS = (
     "get_shards",
@@ -69,28 +70,37 @@ _STREAM_HOOKS = (
     "_download_file",
 )
 _DATASET_HOOKS = ("resample_streams", "prepare_shard", "evict_shard", "_get_work")
-"""What a subclass may override there and nothing here calls."""
+"""Methods that a subclass may override in MosaicML Streaming; never called here."""
 
 _log = logging.getLogger("energize")
 
 
 @dataclass(kw_only=True, eq=False)
 class Stream:
-    """A folder of samples and how much of it an epoch takes.
+    """A folder of samples and its quota per epoch.
 
-    The folder is `local` when there are data, else `remote`, which is a path or a
-    file:// URL: nothing is downloaded. It holds MDS shards (in the subfolder `split`),
-    or is a folder prepared by `energize prepare` (of which `split` names the part, by
-    default "train"). Samples are dicts of decoded columns or parts; images are Pillow
-    images.
+    The folder is `local` if it holds data, else `remote`; nothing is downloaded. It
+    holds MDS shards, or is a folder prepared by `energize prepare`. Samples are dicts
+    of decoded columns or parts; images are Pillow images. To change what a stream
+    reads, override `samples` in a subclass.
 
-    `proportion`, `repeat` and `choose` are those of `Quota`; a `StreamingDataset` sets
-    all three to what they come to in an epoch. `validate_hash` is that of `MdsSource`.
-    The other arguments of MosaicML Streaming change nothing, of which a word in the log
-    tells. To change what a stream reads, override `samples` in a subclass.
+    Args:
+        remote: Path or file:// URL of the folder.
+        local: Path of the folder; preferred over `remote` if it holds data.
+        split: Subfolder of MDS shards, or split part of a prepared folder ("train" if
+            empty). None takes the split of the dataset.
+        proportion: As in `Quota`, like `repeat` and `choose`. A `StreamingDataset`
+            sets all three to their values in an epoch.
+        repeat: See `Quota`.
+        choose: See `Quota`.
+        download_retry: Has no effect, like `download_timeout` and `keep_zip`.
+        download_timeout: Has no effect.
+        validate_hash: As in `MdsSource`.
+        keep_zip: Has no effect.
 
-    Raises `ConfigError`, a ValueError, when neither path is given, `WeightError` for
-    quotas that cannot be used.
+    Raises:
+        ConfigError: If neither path is set.
+        WeightError: For a quota that cannot be used.
     """
 
     remote: str | None = None
@@ -103,107 +113,122 @@ class Stream:
     download_timeout: float | None = None
     validate_hash: str | None = None
     keep_zip: bool | None = None
-    _asked: Quota | None = field(default=None, init=False, repr=False)
+    requested: Quota | None = field(default=None, init=False, repr=False)
+    """The quota before a dataset replaced it by the values of an epoch."""
     allow_unsafe_types = False
-    """Whether columns of pickles are read, as `StreamingDataset` says."""
+    """Whether columns of pickles are read; set by `StreamingDataset`."""
 
     def __post_init__(self) -> None:
         if not self.remote and not self.local:
-            raise ConfigError("Stream: give local, the folder of the data, or remote")
-        _ = self.quota  # which is checked when it is made
+            raise ConfigError(
+                "Stream: neither local nor remote is set. Set one to the data folder"
+            )
+        _ = self.quota  # raises for an invalid quota
         for name in ("download_retry", "download_timeout", "keep_zip"):
             _note("Stream", name, getattr(self, name))
         _warn_of_hooks(self, Stream, _STREAM_HOOKS)
 
     @property
     def quota(self) -> Quota:
-        """How much of it an epoch takes, as it was asked for before a dataset set what
-        it is.
-        """
-        if self._asked is not None:
-            return self._asked
+        """The requested quota of an epoch."""
+        if self.requested is not None:
+            return self.requested
         with raised_as(f"Stream {str(self.local or self.remote)!r}", "a quota"):
             return Quota(
                 proportion=self.proportion, repeat=self.repeat, choose=self.choose
             )
 
     def samples(self, *, split: str = "", seed: int = 0) -> IndexedDataset[Any]:
-        """Return the samples, in the order in which they are stored.
+        """Return the samples in stored order.
 
-        `split` is the one to take when the stream names none. Raise
-        `DatasetNotFoundError` when there are no data at the paths, and what the sources
-        of the folders raise.
+        Args:
+            split: The split if the stream has none.
+            seed: Seed of the order.
+
+        Raises:
+            DatasetNotFoundError: If neither path holds data.
         """
         split = self.split or split
-        url = urlsplit(self.remote or "")
-        given = [self.local, unquote(url.path) if url.scheme == "file" else self.remote]
-        folders = [path_of(each) for each in given if each]
+        folders = self._folders()
         for folder in folders:
             with os_errors_as(DatasetError, folder):
-                if (folder / split / INDEX).exists():
-                    return MdsSource(
-                        folder,
-                        split=split,
-                        validate_hash=self.validate_hash,
-                        allow_pickles=self.allow_unsafe_types,
-                        seed=seed,
-                    )
-                if (folder / META_FOLDER).exists():
-                    source = WebdatasetSource(
-                        folder, split_part=split or _DEFAULT_SPLIT, seed=seed
-                    )
-                    return MapDataset(source, SampleDecoder(image_decode="pil"))
+                samples = self._samples_in(folder, split, seed)
+            if samples is not None:
+                return samples
         raise DatasetNotFoundError(
             f"no data at {' or '.join(map(str, folders)) or 'local'}, split {split!r}: "
-            f"a folder of MDS shards has an {INDEX}, one of tar shards a "
-            f"{META_FOLDER}, of `energize prepare`"
+            f"expected an {INDEX} (MDS shards) or a {META_FOLDER} (tar shards). Run "
+            "`energize prepare` for tar shards"
         )
+
+    def _folders(self) -> list[Any]:
+        url = urlsplit(self.remote or "")
+        remote = unquote(url.path) if url.scheme == "file" else self.remote
+        return [path_of(path) for path in (self.local, remote) if path]
+
+    def _samples_in(
+        self, folder: Any, split: str, seed: int
+    ) -> IndexedDataset[Any] | None:
+        """Return the samples of a folder; None if it holds no data."""
+        if (folder / split / INDEX).exists():
+            return MdsSource(
+                folder,
+                split=split,
+                validate_hash=self.validate_hash,
+                allow_pickles=self.allow_unsafe_types,
+                seed=seed,
+            )
+        if (folder / META_FOLDER).exists():
+            source = WebdatasetSource(
+                folder, split_part=split or _DEFAULT_SPLIT, seed=seed
+            )
+            return MapDataset(source, SampleDecoder(image_decode="pil"))
+        return None
 
 
 def _note(owner: str, name: str, value: object) -> None:
     if value is not None:
-        said_once(
-            owner,
-            name,
-            f"{name}={value!r} has no effect: docs/coming-from-streaming.md says why",
-        )
+        text = f"{name}={value!r} has no effect; see docs/coming-from-streaming.md"
+        said_once(owner, name, text)
 
 
-def _warn_of_hooks(made: object, base: type, hooks: Sequence[str]) -> None:
-    for kind in type(made).__mro__[: type(made).__mro__.index(base)]:
+def _warn_of_hooks(instance: object, base: type, hooks: Sequence[str]) -> None:
+    """Warn about overridden methods that are never called."""
+    bases = type(instance).__mro__
+    for subclass in bases[: bases.index(base)]:
         for name in hooks:
-            if name in vars(kind):
+            if name in vars(subclass):
                 text = (
-                    f"{kind.__name__}.{name} is called by nothing here; "
-                    "docs/coming-from-streaming.md says what"
+                    f"{subclass.__name__}.{name} is never called; "
+                    "docs/coming-from-streaming.md lists the methods to override"
                 )
-                said_once(
-                    kind.__name__, name, f"{text} to override", level=logging.WARNING
-                )
+                said_once(subclass.__name__, name, text, level=logging.WARNING)
 
 
 class StreamsRegistry(dict[str, Callable[..., Stream]]):
-    """Kinds of streams, or functions that make one, by name: those that were
-    registered, and those of installed packages that have an entry point in the group
-    "streaming_streams_registry".
+    """Stream classes or factories by name.
 
-    >>> kinds = StreamsRegistry()
-    >>> @kinds.register("mine")
-    ... class Mine(Stream):
-    ...     pass
-    >>> kinds["mine"].__name__
-    'Mine'
+    Holds registered streams and those of installed packages with an entry point in the
+    group "streaming_streams_registry".
+
+    Example:
+        >>> registry = StreamsRegistry()
+        >>> @registry.register("mine")
+        ... class Mine(Stream):
+        ...     pass
+        >>> registry["mine"].__name__
+        'Mine'
     """
 
     def register(self, name: str, *, func: Callable[..., Stream] | None = None) -> Any:
-        """Know `func`, or what it decorates, by `name`."""
+        """Register `func`, or the decorated class, under `name`."""
         if func is None:
-            return lambda found: self.register(name, func=found)
+            return lambda decorated: self.register(name, func=decorated)
         self[name] = func
         return func
 
     def get(self, name: str) -> Callable[..., Stream]:  # type: ignore[override]
-        """Return what is known by `name`; raise `ConfigError` for nothing, as there."""
+        """Return the stream registered as `name`; raise `ConfigError` if missing."""
         return self[name]
 
     def __missing__(self, name: str) -> Callable[..., Stream]:
@@ -213,14 +238,14 @@ class StreamsRegistry(dict[str, Callable[..., Stream]]):
         return self[name]
 
 
-# Programs register their streams in it, once, by the name that configurations use for
-# them.
+# Programs register their streams here, by the name that configurations use.
 streams_registry = StreamsRegistry(stream=Stream)
 
 
 class _Numbered(PassingDataset[tuple[int, Any]]):
-    """Each sample of a stream with its number among those of all streams; a substitute
-    has its own number where one source has all the samples.
+    """Pairs of (number among the samples of all streams, sample).
+
+    A substitute for a damaged sample has its own number if there is a single source.
     """
 
     order_name = "_Numbered"
@@ -238,25 +263,25 @@ class _Numbered(PassingDataset[tuple[int, Any]]):
         below = self.children[0]
         attempt = request.reading.attempt
         numbers = request.positions % below.size
-        if attempt and [each.count for each in below.sources] == [below.size]:
+        if attempt and [source.count for source in below.sources] == [below.size]:
             numbers = below.refs(request.positions, attempt).index
         pairs = zip((self.first + numbers).tolist(), items, strict=True)
         return [
-            each if type(each) is Failed else (number, each) for number, each in pairs
+            item if type(item) is Failed else (number, item) for number, item in pairs
         ]
 
 
 class Shard(NamedTuple):
-    """A shard of a stream: its file, and its samples."""
+    """File name and number of samples of a shard."""
 
     name: str
     samples: int
 
 
 def _note_unused(arguments: Mapping[str, Any]) -> None:
-    """Log arguments that change nothing; raise TypeError for unknown ones."""
+    """Log arguments without effect; raise TypeError for unknown ones."""
     for name, value in arguments.items():
-        if name not in _WITHOUT_USE.split():
+        if name not in _IGNORED_ARGUMENTS.split():
             raise TypeError(
                 f"StreamingDataset() got an unexpected keyword argument {name!r}"
             )
@@ -267,80 +292,87 @@ def _check_batching(method: str, batch_size: int | None) -> None:
     """Raise `ConfigError` for a method that needs a batch size."""
     if batch_size is None and method != "random":
         raise ConfigError(
-            f"StreamingDataset: batching_method={method!r} puts batches together; say "
-            "with batch_size of how many samples on each rank"
+            f"StreamingDataset: batching_method={method!r} needs batch_size, the "
+            "number of samples per rank and batch"
         )
+
+
+def _streams_of(
+    streams: Sequence[Stream] | None,
+    paths: dict[str, str | None],
+    stream_name: str,
+    stream_config: Mapping[str, Any] | None,
+) -> tuple[Stream, ...]:
+    """Return the streams, or the single stream at `paths`."""
+    has_paths = bool(paths["remote"] or paths["local"])
+    if bool(streams) == has_paths or (streams and stream_config):
+        raise ConfigError(
+            "StreamingDataset: pass either streams=[Stream(...), ...] or the paths "
+            "of a single stream (local, remote) with its stream_config"
+        )
+    if streams:
+        return tuple(streams)
+    return (streams_registry[stream_name](**{**(stream_config or {}), **paths}),)
 
 
 def _set_checks(
     streams: Iterable[Stream], validate_hash: str | None, *, allow_unsafe_types: bool
 ) -> None:
-    """Let streams check and trust their shards as the dataset says."""
+    """Set the hash checks and the trust of shards on all streams."""
     for stream in streams:
         stream.allow_unsafe_types = allow_unsafe_types
         stream.validate_hash = stream.validate_hash or validate_hash
 
 
 def _warn_of_turns(count: int) -> None:
-    """Warn if several streams follow one another."""
+    """Warn if several streams are read one after the other."""
     if count > 1:
         _log.warning(
-            "StreamingDataset: without shuffle the %d streams come one after the "
-            "other; shuffle=True or batching_method='stratified' mixes them",
+            "StreamingDataset: without shuffle the %d streams are read one after the "
+            "other; pass shuffle=True or batching_method='stratified' to mix them",
             count,
         )
 
 
-def _set_quotas(
-    streams: Sequence[Stream], counts: Sequence[int], repeats: Sequence[float]
-) -> None:
-    """Write the samples of an epoch into the streams, as MosaicML Streaming does."""
-    for stream, count, repeat in zip(streams, counts, repeats, strict=True):
-        stream._asked = stream.quota
-        stream.proportion = count / sum(counts)
-        stream.repeat = repeat
-        stream.choose = count
-
-
 class StreamingDataset(IterableDataset[Any]):
-    """The samples of several streams in the proportions of their quotas, epoch after
-    epoch.
+    """Samples of several streams by their quotas, epoch after epoch.
 
-    Either `streams`, or `remote` and `local` of a single one of the kind `stream_name`,
-    which gets `stream_config` too. Quotas, `epoch_size` and `sampling_method` are those
-    of `QuotaDataset`, `batching_method` those of `ComposedDataset`, over global batches
-    of `batch_size` samples on each rank. Without `shuffle`, the method "random" takes
-    one stream after the other, each in its order, and every epoch is the same, but for
-    the samples that quotas choose.
+    Every iteration yields the samples of one epoch on this rank, also in the workers of
+    a DataLoader, which yield whole device batches in turn: pass the same `batch_size`
+    to the DataLoader. A global batch holds the same samples for any number of ranks and
+    workers if its size is the same. Without `shuffle`, the method "random" reads the
+    streams one after the other in stored order.
 
-    Every iteration yields this rank's samples of one epoch, and the next one those of
-    the next, also in the workers of a DataLoader, each of which gives whole device
-    batches in turn: give DataLoader the same `batch_size`. The samples of a global
-    batch are the same for every number of ranks and workers when its size is. With
-    `replication`, so many ranks in a row get the same.
+    `dataset[i]` is sample i of all streams in stored order. Iteration applies an
+    overridden `__getitem__` of a subclass to every sample. Damaged samples are
+    replaced; `samples` is the dataset of the samples of all ranks.
 
-    `dataset[i]` is sample i of all streams, in stored order. A subclass may override
-    `__getitem__`: every sample that is delivered is then what that returns.
+    Args:
+        streams: The streams; or use `remote` and `local` for a single one.
+        remote: Path or file:// URL of a single stream.
+        local: Path of a single stream.
+        split: Split of the streams that have none.
+        epoch_size: Samples per epoch; see `QuotaDataset`.
+        batching_method: See `ComposedDataset`.
+        batch_size: Samples per rank and batch. None only with the method "random".
+        sampling_method: See `QuotaDataset`.
+        shuffle: Whether samples are shuffled, differently in every epoch.
+        shuffle_seed: Seed of the order and of the choice of samples.
+        drop_last: See `ComposedDataset`. All ranks have the same number of batches; a
+            rank without a sample in the last batch repeats one of that batch. None is
+            True without `batch_size`, else False.
+        replication: Number of consecutive ranks that read the same samples.
+        validate_hash: Hash that files are compared with; see `MdsSource`.
+        allow_unsafe_types: Whether columns of pickles are read. They can run any code:
+            enable it only for folders that you trust.
+        failures: Budget of damaged samples, as in `get_loader`.
+        stream_name: Registered class of a single stream.
+        stream_config: Further arguments of a single stream.
+        **without_use: Arguments of MosaicML Streaming without effect; they are logged.
 
-    `drop_last` is that of `ComposedDataset`: every rank has the same number of batches,
-    and one that gets no sample of an epoch's last batch gets one of that batch again.
-    Without `batch_size` it is True by default: ranks leave out what they cannot share
-    evenly.
-
-    Damaged samples are left out, and others take their places. More of them in a
-    process than `FailurePolicy.budget` of `failures` allows raise
-    `FailureBudgetError`, as in `get_loader`.
-
-    `validate_hash` compares files with their hashes; `allow_unsafe_types` reads columns
-    of pickles, which can run any program: of folders that you trust. The other
-    arguments of MosaicML Streaming change nothing, of which a word in the log tells;
-    docs/coming-from-streaming.md says why.
-
-    `samples` is the dataset that is read, of the samples of all ranks; `batches()`
-    makes the one of device batches, for `get_loader`.
-
-    Raises what these datasets raise, and `ConfigError`, a ValueError, for streams
-    beside paths, or neither.
+    Raises:
+        ConfigError: For both or neither of streams and paths, or invalid arguments.
+        FailureBudgetError: In iteration, if too many samples are damaged.
     """
 
     order_name = "StreamingDataset"
@@ -371,25 +403,18 @@ class StreamingDataset(IterableDataset[Any]):
         for name, value in without_use.items():
             setattr(self, name, value)
         _warn_of_hooks(self, StreamingDataset, _DATASET_HOOKS)
-        if bool(streams) == bool(remote or local) or (streams and stream_config):
-            raise ConfigError(
-                "StreamingDataset: give either streams=[Stream(...), ...] or the paths "
-                "of a single one, local and remote, and its stream_config"
-            )
-        if not streams:
-            paths = {"remote": remote, "local": local, "split": split}
-            streams = [
-                streams_registry[stream_name](**{**(stream_config or {}), **paths})
-            ]
-        self.streams = tuple(streams)
+        paths = {"remote": remote, "local": local, "split": split}
+        self.streams = _streams_of(streams, paths, stream_name, stream_config)
         _set_checks(self.streams, validate_hash, allow_unsafe_types=allow_unsafe_types)
         _check_batching(batching_method, batch_size)
         seed = checked_whole(shuffle_seed, "StreamingDataset: shuffle_seed", 0)
-        self._ranks = _replicated(
+        self.ranks = _replicated(
             WorkerConfig().ranks(), 1 if replication is None else replication
         )
+        """Rank and world size, with replicated ranks counted once."""
         self.batch_size = batch_size
-        self._device = 1 if batch_size is None else batch_size
+        self.device_batch_size = 1 if batch_size is None else batch_size
+        """Samples per rank and batch; 1 without `batch_size`."""
         self.shuffle = shuffle
         self.shuffle_seed = seed
         self.replication = replication
@@ -400,11 +425,12 @@ class StreamingDataset(IterableDataset[Any]):
             _warn_of_turns(len(self.streams))
         drop_last = batch_size is None if drop_last is None else drop_last
         self._pairs = [
-            (e.samples(split=split or "", seed=seed), e.quota) for e in self.streams
+            (stream.samples(split=split or "", seed=seed), stream.quota)
+            for stream in self.streams
         ]
         self._settings: dict[str, Any] = {
-            "batch_size": self._device,
-            "global_batch_size": self._device * self._ranks.world_size,
+            "batch_size": self.device_batch_size,
+            "global_batch_size": self.device_batch_size * self.ranks.world_size,
             "batching_method": "in_turn" if in_turn else batching_method,
             "epoch_size": epoch_size,
             "sampling_method": sampling_method,
@@ -418,7 +444,7 @@ class StreamingDataset(IterableDataset[Any]):
         self.samples: ComposedSamples[Any] = self._batches.samples
         self.epoch_size = self.samples.size
         self.samples_per_stream = np.array(
-            [each.size for each, _ in self._pairs], dtype=np.int64
+            [samples.size for samples, _ in self._pairs], dtype=np.int64
         )
         parts = self.samples.children
         firsts = np.cumsum([0, *self.samples_per_stream[:-1]]).tolist()
@@ -426,36 +452,51 @@ class StreamingDataset(IterableDataset[Any]):
         self._numbered = self._batches.with_inputs(
             [self.samples.with_inputs(list(map(_Numbered, parts, firsts)))]
         )
-        counts = self.samples.requested_counts.tolist()
-        repeats = (counts / np.maximum(self.samples_per_stream, 1)).tolist()
-        _set_quotas(self.streams, counts, repeats)
-        whole = all(map(float.is_integer, repeats))
-        self._alike = not shuffle and (whole or sampling_method == "fixed")
+        is_fixed = self._set_quotas() or sampling_method == "fixed"
+        self._has_equal_epochs = not shuffle and is_fixed
         self._place = SharedPlace()
         self._delivered = 0
         self._context = ReadContext(failures=failures)
         self._failures = FailureLog(failures.budget)
         self._read_for: tuple[int, Any] | None = None
 
+    def _set_quotas(self) -> bool:
+        """Set the quotas of an epoch on the streams, as MosaicML Streaming does.
+
+        Returns:
+            Whether every epoch takes the same samples: all repeats are whole numbers.
+        """
+        counts = self.samples.requested_counts.tolist()
+        repeats = (counts / np.maximum(self.samples_per_stream, 1)).tolist()
+        for stream, count, repeat in zip(self.streams, counts, repeats, strict=True):
+            stream.requested = stream.quota
+            stream.proportion = count / sum(counts)
+            stream.repeat = repeat
+            stream.choose = count
+        return all(map(float.is_integer, repeats))
+
     def batches(
         self, batcher: Callable[[list[Any]], T] | None = None
     ) -> ComposedDataset[T]:
-        """Return the device batches of all ranks in turn, each `batcher(samples)` or a
-        list, of samples as they are stored.
+        """Return the dataset of the device batches of all ranks, for `get_loader`.
+
+        Args:
+            batcher: Converts the list of stored samples of a batch; None keeps the
+                list.
         """
-        kind = type(self)
-        changed = kind.__getitem__, kind.get_item
-        if changed != (StreamingDataset.__getitem__, StreamingDataset.get_item):
+        subclass = type(self)
+        methods = (subclass.__getitem__, subclass.get_item)
+        if methods != (StreamingDataset.__getitem__, StreamingDataset.get_item):
             text = (
-                "batches() has samples as they are stored; __getitem__ is for the "
-                "batcher to do"
+                "batches() reads samples as they are stored and does not call the "
+                "overridden __getitem__; convert them in the batcher"
             )
-            said_once(kind.__name__, "batches", text, logging.WARNING)
+            said_once(subclass.__name__, "batches", text, logging.WARNING)
         return ComposedDataset(self._pairs, batcher=batcher, **self._settings)
 
     @property
     def size(self) -> int:
-        """Samples of all streams: those that `dataset[i]` has."""
+        """Number of samples of all streams."""
         return self._stored.size
 
     num_samples = size
@@ -464,23 +505,21 @@ class StreamingDataset(IterableDataset[Any]):
     def shards(self) -> list[Shard]:
         """The shards of all streams."""
         sources = self.samples.sources
-        pairs = ((getattr(e, "shards", ()), getattr(e, "counts", ())) for e in sources)
-        return [
-            Shard(*each)
-            for names, counts in pairs
-            for each in zip(names, counts, strict=True)
-        ]
+        shards: list[Shard] = []
+        for source in sources:
+            names = getattr(source, "shards", ())
+            counts = getattr(source, "counts", ())
+            shards += map(Shard, names, counts)
+        return shards
 
     @property
     def num_shards(self) -> int:
-        """The shards of all streams."""
+        """Number of shards of all streams."""
         return len(self.shards)
 
     @property
     def next_epoch(self) -> int:
-        """The number of the epoch that the next iteration begins, or goes on in; it can
-        be set.
-        """
+        """The epoch that the next iteration starts or resumes; it can be set."""
         return self._place.start[0] // self.epoch_size + (not self._place.waiting)
 
     @next_epoch.setter
@@ -488,29 +527,30 @@ class StreamingDataset(IterableDataset[Any]):
         self._place.set((checked_whole(epoch, "next_epoch", 0) * self.epoch_size, 0))
 
     def __len__(self) -> int:
-        """Samples of an epoch on this rank, padding among them."""
+        """Return the samples of an epoch on this rank, padding included."""
         mixed = self.samples.composition
-        ranks = self._ranks.world_size
-        before = mixed.batches // ranks - 1
-        first, end = mixed.bounds(np.array([before * ranks + self._ranks.rank]))
-        return before * mixed.batch_size + max(1, int(end[0] - first[0]))
+        ranks = self.ranks.world_size
+        full = mixed.batches // ranks - 1
+        first, end = mixed.bounds(np.array([full * ranks + self.ranks.rank]))
+        return full * mixed.batch_size + max(1, int(end[0] - first[0]))
 
     def __getitem__(self, at: Any) -> Any:
-        """Return a sample of all streams, or a list of those of a slice or a list of
-        numbers.
-        """
+        """Return the sample at an index, or a list for a slice or list of indices."""
         if isinstance(at, slice):
-            return [self[each] for each in range(*at.indices(self.size))]
+            return [self[index] for index in range(*at.indices(self.size))]
         if isinstance(at, list | np.ndarray):
-            return [self[int(each)] for each in at]
+            return [self[int(index)] for index in at]
         number = int(at) + self.size if at < 0 else int(at)
         if not 0 <= number < self.size:
             raise IndexError(f"sample {at} of {self.size}")
         return self.get_item(number)
 
     def get_item(self, sample_id: int, retry: int = 7) -> Any:
-        """Return the sample of a number from 0 on, as it is stored, or a substitute for
-        a damaged one; `retry` has no use.
+        """Return a stored sample, or a substitute for a damaged one.
+
+        Args:
+            sample_id: Index among the samples of all streams, from 0.
+            retry: Has no effect.
         """
         if self._read_for is not None and self._read_for[0] == sample_id:
             return self._read_for[1]
@@ -530,110 +570,126 @@ class StreamingDataset(IterableDataset[Any]):
         return (place[0] // self.epoch_size + 1) * self.epoch_size, 0
 
     def _read(self, start: int) -> Iterator[Any]:
-        """Yield the samples of this rank from `start` to the end of its epoch, as
-        `__getitem__` of a subclass makes them; in a worker of a DataLoader, those of
-        every so many-th device batch.
+        """Yield the samples of this rank from `start` to the end of the epoch.
+
+        A DataLoader worker yields the device batches of its turn. Every sample passes
+        through `__getitem__`, which a subclass may override.
         """
-        world = self._ranks.world_size
+        world = self.ranks.world_size
         info = get_worker_info()
         worker, workers = (0, 1) if info is None else (info.id, info.num_workers)
-        epoch, taken = divmod(start, self.epoch_size)
-        batch, given = divmod(taken // world, self._device)
+        epoch, consumed = divmod(start, self.epoch_size)
+        batch, skipped = divmod(consumed // world, self.device_batch_size)
         first = (
             batch * world
-            if self._alike
+            if self._has_equal_epochs
             else batch * world + epoch * self._numbered.size
         )
-        lane = Lane(self._ranks.rank + world * worker, world * workers)
+        lane = Lane(self.ranks.rank + world * worker, world * workers)
         reading = self._reading()
         for pairs in self._numbered.open(lane, {"position": first}, reading):
-            for pair in pairs if worker else pairs[given:]:
+            for pair in pairs if worker else pairs[skipped:]:
                 self._delivered += 1
                 self._read_for = pair
                 item = self[pair[0]]
                 self._read_for = None
                 yield item
-            given = 0
+            skipped = 0
         self._failures.conclude()
 
     def state_dict(
         self, num_samples: int | None = None, from_beginning: bool = True
     ) -> State:
-        """Return where the current epoch stands: a small dict, JSON-able, the same on
-        all ranks.
+        """Return the position in the current epoch, the same on all ranks.
 
-        `num_samples`: how many samples all ranks together have taken of it, counted
-        from its beginning, or else from where this iteration started; more than the
-        epoch has, as where padding is counted too, is its end. By default as many as
-        were iterated over in this process; it has to be said when DataLoader's workers
-        read.
+        Args:
+            num_samples: Samples that all ranks together consumed; values beyond the
+                epoch are its end. None counts the samples that this process iterated
+                over; it is required if DataLoader workers read.
+            from_beginning: Whether `num_samples` counts from the start of the epoch,
+                or from the start of this iteration.
+
+        Returns:
+            A small, JSON-able dict.
+
+        Raises:
+            StateError: If `num_samples` is None and DataLoader workers read.
         """
         size = self.epoch_size
-        ranks = self._ranks.world_size
-        epoch, taken = divmod(self._place.start[0], size)
+        ranks = self.ranks.world_size
+        epoch, consumed = divmod(self._place.start[0], size)
         if num_samples is not None:
-            taken = num_samples if from_beginning else taken + num_samples
+            consumed = num_samples if from_beginning else consumed + num_samples
         elif self._place.in_workers:
             raise StateError(
-                "how many samples were taken from DataLoader's workers is only known "
-                "outside: state_dict(num_samples=batches * batch_size * ranks), or a "
-                "StreamingDataLoader"
+                "state_dict: DataLoader workers read this dataset, so the number of "
+                "consumed samples is unknown. Call "
+                "state_dict(num_samples=batches * batch_size * ranks), "
+                "or use a StreamingDataLoader"
             )
         else:
-            taken += self._delivered * ranks
-        taken = (
-            size if taken // ranks >= len(self) else taken
-        )  # of a last batch, ranks differ
-        return packed_state(self.samples, {"position": epoch * size + min(taken, size)})
+            consumed += self._delivered * ranks
+        if consumed // ranks >= len(self):  # ranks differ in the last batch
+            consumed = size
+        position = epoch * size + min(consumed, size)
+        return packed_state(self.samples, {"position": position})
 
     def load_state_dict(self, state: State) -> None:
-        """Start the next iteration at a saved state; one of an epoch's end starts the
-        next epoch.
+        """Start the next iteration at a saved state.
 
-        Raise `StateMismatchError` naming what differs when it was saved over other
-        streams or settings, `StateError` when it cannot be used.
+        Args:
+            state: A result of `state_dict`. The end of an epoch starts the next one.
+
+        Raises:
+            StateMismatchError: If it was saved with other streams or settings; the
+                message names the difference.
+            StateError: If the state cannot be used.
         """
         position = counter_field(unpacked_state(self.samples, state), "position")
         self._place.set((position, 0))
         self._delivered = 0
 
 
-def _replicated(ranks: Ranks, alike: int) -> Ranks:
-    """Return the rank of this process, where so many in a row count as one."""
-    if ranks.world_size % checked_whole(alike, "replication", 1):
+def _replicated(ranks: Ranks, replication: int) -> Ranks:
+    """Return the rank of this process, with replicated ranks counted once."""
+    if ranks.world_size % checked_whole(replication, "replication", 1):
         raise ConfigError(
-            f"StreamingDataset: replication={alike} does not divide the "
+            f"StreamingDataset: replication={replication} does not divide the "
             f"{ranks.world_size} ranks"
         )
-    return Ranks(ranks.rank // alike, ranks.world_size // alike)
+    return Ranks(ranks.rank // replication, ranks.world_size // replication)
 
 
 class StreamingDataLoader(DataLoader[Any]):
-    """A DataLoader of torch over a `StreamingDataset` that counts what it has
-    delivered, so that it has a state, with worker processes, too.
+    """torch's DataLoader over a `StreamingDataset`, with a state.
 
-    A state goes on with any number of ranks and workers. Raises `ConfigError` for the
-    state of another dataset.
+    The state resumes with any number of ranks and workers.
 
-    >>> import tempfile
-    >>> from energize import prepare, write_shards
-    >>> folder = tempfile.mkdtemp()
-    >>> _ = write_shards([{"__key__": str(n), "txt": str(n)} for n in range(6)], folder)
-    >>> _ = prepare(folder, split_ratios={"train": 1}, sample_type="TextSample")
-    >>> loader = StreamingDataLoader(
-    ...     StreamingDataset(local=folder, batch_size=2), batch_size=2
-    ... )
-    >>> batches = iter(loader)
-    >>> next(batches)["txt"]
-    ['0', '1']
-    >>> state = loader.state_dict()
-    >>> loader.load_state_dict(state)
-    >>> [batch["txt"] for batch in loader]
-    [['2', '3'], ['4', '5']]
+    Raises:
+        ConfigError: For a state of another dataset.
+
+    Example:
+        >>> import tempfile
+        >>> from energize import prepare, write_shards
+        >>> folder = tempfile.mkdtemp()
+        >>> _ = write_shards(
+        ...     [{"__key__": str(n), "txt": str(n)} for n in range(6)], folder
+        ... )
+        >>> _ = prepare(folder, split_ratios={"train": 1}, sample_type="TextSample")
+        >>> loader = StreamingDataLoader(
+        ...     StreamingDataset(local=folder, batch_size=2), batch_size=2
+        ... )
+        >>> batches = iter(loader)
+        >>> next(batches)["txt"]
+        ['0', '1']
+        >>> state = loader.state_dict()
+        >>> loader.load_state_dict(state)
+        >>> [batch["txt"] for batch in loader]
+        [['2', '3'], ['4', '5']]
     """
 
     num_samples_yielded = 0
-    """How many samples this rank was given since the iteration began."""
+    """Samples delivered to this rank since the iteration began."""
 
     def __iter__(self) -> Any:
         self.num_samples_yielded = 0
@@ -644,13 +700,13 @@ class StreamingDataLoader(DataLoader[Any]):
     def state_dict(self) -> State:
         """Return the state after the last batch, the same on all ranks."""
         dataset = self._streaming()
-        if self.num_workers > 1 and self.batch_size != dataset._device:
+        if self.num_workers > 1 and self.batch_size != dataset.device_batch_size:
             raise StateError(
-                f"workers take turns in batches of {dataset._device}, this loader's "
-                "hold "
-                f"{self.batch_size}; give dataset and loader the same batch_size"
+                f"batch_size is {self.batch_size} in the loader and "
+                f"{dataset.device_batch_size} in the dataset, whose workers yield "
+                "whole batches. Pass the same batch_size to both"
             )
-        ranks = dataset._ranks.world_size
+        ranks = dataset.ranks.world_size
         return dataset.state_dict(
             self.num_samples_yielded * ranks, from_beginning=False
         )

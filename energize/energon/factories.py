@@ -92,8 +92,8 @@ def get_source_info(sample: Any) -> list[SourceInfo] | None:
     """Return the sources of a sample, or of all samples of a list; None where nothing
     is known.
     """
-    found = sources_of(sample)
-    return None if found is None else list(found)
+    sources = sources_of(sample)
+    return None if sources is None else list(sources)
 
 
 class PinMemoryMixin:
@@ -339,11 +339,11 @@ class RawLoading:
 
     def __call__(self, raw: dict[str, Any]) -> Any:
         crude: dict[str, Any] = self._crude(raw)
-        told = {
+        identity = {
             "__dataset__": raw["__dataset__"],
             "__subflavors__": self._factory.subflavors,
         }
-        return self._factory.load_sample({**crude, **told})
+        return self._factory.load_sample({**crude, **identity})
 
 
 class DefaultGenericWebdatasetFactory(BaseWebdatasetFactory[T_co]):
@@ -415,8 +415,10 @@ class DefaultGenericWebdatasetFactory(BaseWebdatasetFactory[T_co]):
     def _loading(
         self, part_filter: PartFilter | None
     ) -> Callable[[dict[str, Any]], T_co]:
-        own = type(self).load_sample is not DefaultGenericWebdatasetFactory.load_sample
-        if not own and "load_sample" not in vars(self):
+        is_overridden = (
+            type(self).load_sample is not DefaultGenericWebdatasetFactory.load_sample
+        )
+        if not is_overridden and "load_sample" not in vars(self):
             return self._typed
         return super()._loading(part_filter)
 
@@ -429,22 +431,22 @@ def _decoded_by(decoder: Any, factory: Any, raw_data: dict[str, Any]) -> Any:
     makes them.
     """
     decoded = decoder(raw_data)
-    kind = factory.__sample_type__
+    sample_type = factory.__sample_type__
     field_map = factory.field_map
     if field_map is None:
-        field_map = {name: name for name in declared_fields(kind)[0]}
+        field_map = {name: name for name in declared_fields(sample_type)[0]}
     values = {
         name: _accessed(decoded, access, name) for name, access in field_map.items()
     }
     meta = ("__key__", "__restore_key__", "__subflavors__", "__sources__")
-    return kind(**{name: decoded.get(name) for name in meta}, **values)
+    return sample_type(**{name: decoded.get(name) for name in meta}, **values)
 
 
 def _accessed(decoded: Mapping[str, Any], access: str, field: str) -> Any:
     """Return what "jpg,png" or "json[caption][en]" stands for."""
-    for each in parse_field(access):
-        if each.part in decoded:
-            return each.within(decoded[each.part])
+    for access_path in parse_field(access):
+        if access_path.part in decoded:
+            return access_path.within(decoded[access_path.part])
     raise DataError(
         f"{decoded['__key__']}: there is no part {access!r} for the field {field!r}"
     )
@@ -463,12 +465,12 @@ class DefaultDecoderWebdatasetFactory(DefaultGenericWebdatasetFactory[T_co]):
 
     def __init__(self, path: str | os.PathLike[str], **kwargs: Any) -> None:
         older = ("image_decode", "av_decode", "video_decode_audio")
-        given = {name: kwargs.pop(name) for name in older if name in kwargs}
-        self.image_decode = given.get("image_decode", self.image_decode)
+        options = {name: kwargs.pop(name) for name in older if name in kwargs}
+        self.image_decode = options.get("image_decode", self.image_decode)
         if not kwargs.pop("auto_decode", True):
             kwargs["decoder"] = None
-        elif given:
-            kwargs["decoder"] = SampleDecoder(**given)
+        elif options:
+            kwargs["decoder"] = SampleDecoder(**options)
         super().__init__(path, **kwargs)
 
 
@@ -528,13 +530,13 @@ class _Older(DefaultDecoderWebdatasetFactory[T_co]):
         super().__init__(path, **kwargs)
 
 
-def _typed(kind: type[Sample]) -> Any:
-    doc = f"Deprecated: `StandardWebdatasetFactory` of `{kind.__name__}`."
-    name = kind.__name__.removesuffix("Sample") + "Webdataset"
+def _typed(sample_type: type[Sample]) -> Any:
+    doc = f"Deprecated: `StandardWebdatasetFactory` of `{sample_type.__name__}`."
+    name = sample_type.__name__.removesuffix("Sample") + "Webdataset"
     return type(
         name,
         (_Older,),
-        {"__sample_type__": kind, "__doc__": doc, "__module__": __name__},
+        {"__sample_type__": sample_type, "__doc__": doc, "__module__": __name__},
     )
 
 
@@ -640,17 +642,17 @@ class JoinedWebdatasetFactory(_Factory[T_co]):
         )
         self.inner_datasets = list(inner)
         sources = [
-            cast("WebdatasetSource", each.source) for each in self.inner_datasets
+            cast("WebdatasetSource", dataset.source) for dataset in self.inner_datasets
         ]
         seed = worker_config.seed_offset
         is_type = isinstance(joiner, type)
-        loaders = tuple(each.load for each in self.inner_datasets)
+        loaders = tuple(dataset.load for dataset in self.inner_datasets)
         join = joiner.from_joined if is_type else joiner
         super().__init__(
             JoinedSource(*sources, nonmatch=tuple(nonmatch), seed=seed),
             JoinLoader(loaders, names, join),
             joiner if is_type else Sample,
-            [each.path for each in self.inner_datasets],
+            [dataset.path for dataset in self.inner_datasets],
             subflavors=self.inner_datasets[0].subflavors,
             worker_config=worker_config,
             **options,
@@ -715,12 +717,14 @@ def get_dataset_from_config(
             f"{path}: its samples are of type {leaf.sample_class.__name__}, and "
             f"sample_type asks for {sample_type.__name__}"
         )
-    told = {"split_part": "train", "shuffle_over_epochs": 1, **leaf.config.options}
+    defaults = {"split_part": "train", "shuffle_over_epochs": 1, **leaf.config.options}
     names = ("shuffle_over_epochs", "max_samples_per_sequence")
-    order = SampleOrder(*(kwargs.pop(name, told.get(name)) for name in names))
+    order = SampleOrder(*(kwargs.pop(name, defaults.get(name)) for name in names))
     config = worker_config or WorkerConfig()
-    made = factory_of(
-        Folder.model_construct(**settings, split_part=split_part or told["split_part"]),
+    factory = factory_of(
+        Folder.model_construct(
+            **settings, split_part=split_part or defaults["split_part"]
+        ),
         decoder=kwargs.pop("decoder", DEFAULT_DECODER),
         code=code,
         seed=config.seed_offset,
@@ -728,8 +732,8 @@ def get_dataset_from_config(
         factory=RankFactory,
         **kwargs,
     )
-    made.order = order if training else STORED
-    return made
+    factory.order = order if training else STORED
+    return factory
 
 
 # The names of the files of a prepared folder, and of the members of a shard.
@@ -771,12 +775,12 @@ def get_dataset_type(path: str | os.PathLike[str]) -> EnergonDatasetType:
     >>> get_dataset_type("/nowhere").value
     'invalid'
     """
-    found = path_of(path)
-    if found.is_file():
-        return _BY_NAME.get(found.suffix, EnergonDatasetType.INVALID)
-    if is_prepared(found):
+    matches = path_of(path)
+    if matches.is_file():
+        return _BY_NAME.get(matches.suffix, EnergonDatasetType.INVALID)
+    if is_prepared(matches):
         return EnergonDatasetType.WEBDATASET
-    has_media = (found / META_FOLDER / SQLITE_NAME).is_file()
+    has_media = (matches / META_FOLDER / SQLITE_NAME).is_file()
     return EnergonDatasetType.FILESYSTEM if has_media else EnergonDatasetType.INVALID
 
 
@@ -874,13 +878,13 @@ class WebdatasetMeta:
         folder = path_of(path)
         read = read_split(folder, split_part, split_config)
         splits = read_splits(folder, split_config or "split.yaml")
-        known = list(read_info(folder).shard_counts)
+        shards = list(read_info(folder).shard_counts)
         counts = zip(read.shards, read.counts, strict=True)
         return WebdatasetMeta(
-            sample_excludes=set(splits.exclude).difference(known),
+            sample_excludes=set(splits.exclude).difference(shards),
             shards=[ShardInfo(name, folder / name, count) for name, count in counts],
             split_part_files=list(splits.split_parts[split_part]),
-            info_shard_files=known,
+            info_shard_files=shards,
         )
 
 

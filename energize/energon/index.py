@@ -94,7 +94,7 @@ class SqliteIndexWriter(AbstractContextManager["SqliteIndexWriter"]):
         os.makedirs(os.path.dirname(os.path.abspath(sqlite_path)), exist_ok=True)
         self.db: sqlite3.Connection | None = sqlite3.connect(sqlite_path)
         drop = "".join(
-            f"DROP TABLE IF EXISTS {each};" for each in ("samples", "sample_parts")
+            f"DROP TABLE IF EXISTS {name};" for name in ("samples", "sample_parts")
         )
         self.db.executescript(drop + TABLES)
 
@@ -150,7 +150,7 @@ class SqliteIndexReader(AbstractContextManager["SqliteIndexReader"]):
             "SELECT tar_file_id, byte_offset, byte_size FROM samples WHERE "
             "sample_key = ?"
         )
-        return ITarSamplePointer(*self._found(asked, key))
+        return ITarSamplePointer(*self._first_row(asked, key))
 
     def get_sample_part(self, key: str, part_name: str) -> ITarRawSamplePartPointer:
         """Return where the content of a part lies; raise KeyError if there is none."""
@@ -159,15 +159,17 @@ class SqliteIndexReader(AbstractContextManager["SqliteIndexReader"]):
             "sample_parts JOIN samples USING (tar_file_id, sample_index) WHERE "
             "sample_key = ? AND part_name = ?"
         )
-        return ITarRawSamplePartPointer(*self._found(asked, key, part_name))
+        return ITarRawSamplePartPointer(*self._first_row(asked, key, part_name))
 
     def get_sample_count(self) -> int:
         """Return how many samples there are."""
-        return int(self._found("SELECT COUNT(*) FROM samples")[0])
+        return int(self._first_row("SELECT COUNT(*) FROM samples")[0])
 
     def get_total_size(self) -> int:
         """Return how many bytes all samples have in their shards."""
-        return int(self._found("SELECT COALESCE(SUM(byte_size), 0) FROM samples")[0])
+        return int(
+            self._first_row("SELECT COALESCE(SUM(byte_size), 0) FROM samples")[0]
+        )
 
     def list_all_samples(self) -> Iterator[tuple[str, int, int]]:
         """Yield the key, size in bytes and shard of each sample."""
@@ -187,12 +189,12 @@ class SqliteIndexReader(AbstractContextManager["SqliteIndexReader"]):
         """Close the database."""
         self._database.close()
 
-    def _rows(self, asked: str, *names: str) -> Iterator[tuple[Any, ...]]:
+    def _rows(self, key: str, *names: str) -> Iterator[tuple[Any, ...]]:
         with unreadable(os.fspath(self.sqlite_path)):
-            yield from self._database.execute(asked, names)
+            yield from self._database.execute(key, names)
 
-    def _found(self, asked: str, *names: str) -> tuple[Any, ...]:
-        row = next(self._rows(asked, *names), None)
+    def _first_row(self, key: str, *names: str) -> tuple[Any, ...]:
+        row = next(self._rows(key, *names), None)
         if row is None:
             raise KeyError(f"{'.'.join(names)} is not in {self.sqlite_path}")
         return row

@@ -70,7 +70,7 @@ class DatasetLoaderInterface(ABC):
 
     @abstractmethod
     def node(
-        self, split_part: str, asked: FolderKeys, *, existing: bool = True
+        self, split_part: str, settings: FolderKeys, *, existing: bool = True
     ) -> MixNode | Stages:
         """Return what a split reads, with the settings `asked` around it; see
         `resolve`.
@@ -98,13 +98,13 @@ class DatasetLoaderInterface(ABC):
         Raises what `resolve` raises, and `ConfigError` for mixes that such numbers
         cannot tell.
         """
-        asked = entry_of(
+        settings = entry_of(
             subflavors=None if subflavors is None else dict(subflavors),
             shuffle_over_epochs_multiplier=shuffle_over_epochs_multiplier,
             subset=subset,
         )
         node = not_staged(
-            self.node(split_part, asked), split_part, "get_datasets makes datasets"
+            self.node(split_part, settings), split_part, "get_datasets makes datasets"
         )
         order = (
             SampleOrder(1, kwargs.pop("max_samples_per_sequence", None))
@@ -184,11 +184,11 @@ class DatasetLoader(DatasetLoaderInterface):
         self.path = path_of(path)
         kept = "shuffle_over_epochs_multiplier"  # None is a value of it
         self.settings = {
-            k: each for k, each in settings.items() if each is not None or k == kept
+            k: name for k, name in settings.items() if name is not None or k == kept
         }
 
     def node(
-        self, split_part: str, asked: FolderKeys, *, existing: bool = True
+        self, split_part: str, settings: FolderKeys, *, existing: bool = True
     ) -> MixNode | Stages:
         entry = {
             "split_part": split_part,
@@ -196,12 +196,12 @@ class DatasetLoader(DatasetLoaderInterface):
             "path": os.path.abspath(self.path),
         }
         return resolve(
-            _written({split_part: entry}), split_part, asked, existing=existing
+            _written({split_part: entry}), split_part, settings, existing=existing
         )
 
-    def get_dataset(self, **asked: Any) -> BaseCoreDatasetFactory[Any]:
+    def get_dataset(self, **settings: Any) -> BaseCoreDatasetFactory[Any]:
         """Return the factory of the dataset; arguments as `get_datasets`."""
-        return self.get_datasets(**asked).datasets[0].dataset
+        return self.get_datasets(**settings).datasets[0].dataset
 
 
 def _written(splits: Mapping[str, Any]) -> dict[str, Any]:
@@ -265,9 +265,9 @@ class Metadataset(DatasetLoaderInterface):
         self.splits = file.splits
 
     def node(
-        self, split_part: str, asked: FolderKeys, *, existing: bool = True
+        self, split_part: str, settings: FolderKeys, *, existing: bool = True
     ) -> MixNode | Stages:
-        return resolve(self.file, split_part, asked, existing=existing)
+        return resolve(self.file, split_part, settings, existing=existing)
 
 
 class MetadatasetV2(Metadataset):

@@ -67,30 +67,30 @@ class JsonParser:
         so, and nothing of another kind than the program asks for is called.
         """
         values = {
-            k: each
-            for k, each in raw_data.items()
+            k: value
+            for k, value in raw_data.items()
             if k not in ("__module__", "__class__")
         }
-        kind = default_type
+        target = default_type
         if "__class__" in raw_data:
             module, name = (
-                str(raw_data.get(each)) for each in ("__module__", "__class__")
+                str(raw_data.get(value)) for value in ("__module__", "__class__")
             )
             module = module.replace("megatron.energon", "energize.energon", 1)
-            found = getattr(sys.modules.get(module), name, None)
-            if not isinstance(found, type):
+            named_class = getattr(sys.modules.get(module), name, None)
+            if not isinstance(named_class, type):
                 raise JsonValueError(
                     f"{module} has no class {name!r}; import the module first"
                 )
-            if default_type is object or not issubclass(found, default_type):
+            if default_type is object or not issubclass(named_class, default_type):
                 wanted = default_type.__name__
                 raise JsonValueError(
                     f"{module}.{name} is no {wanted}, which is asked for; name one"
                 )
-            kind = found
-        if is_dataclass(kind) or hasattr(kind, "_fields"):
-            return self.raw_to_typed(values, kind)
-        return kind(**values)
+            target = named_class
+        if is_dataclass(target) or hasattr(target, "_fields"):
+            return self.raw_to_typed(values, target)
+        return target(**values)
 
 
 def to_json_object(obj: Any) -> Any:
@@ -103,14 +103,15 @@ def to_json_object(obj: Any) -> Any:
         return {"__module__": obj.__module__, "__class__": obj.__name__}
     if is_dataclass(obj):
         return {
-            each.name: to_json_object(getattr(obj, each.name)) for each in fields(obj)
+            value.name: to_json_object(getattr(obj, value.name))
+            for value in fields(obj)
         }
     if hasattr(obj, "_asdict"):
         obj = obj._asdict()
     if isinstance(obj, Mapping):
-        return {key: to_json_object(each) for key, each in obj.items()}
+        return {key: to_json_object(value) for key, value in obj.items()}
     if isinstance(obj, list | tuple | set | frozenset):
-        return [to_json_object(each) for each in obj]
+        return [to_json_object(value) for value in obj]
     if callable(obj):
         return {"__module__": obj.__module__, "__function__": obj.__name__}
     return obj

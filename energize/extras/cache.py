@@ -39,7 +39,7 @@ from energize.errors import ConfigError
 __all__ = ["FileCacheLazy", "FileStoreCachePool", "MockLazy", "activate", "active_pool"]
 
 T = TypeVar("T")
-Found = tuple[Any, SourceInfo | None]
+Content = tuple[Any, SourceInfo | None]
 
 _log = logging.getLogger("energize")
 
@@ -266,7 +266,7 @@ class _Cache:
     def __init__(self, settings: _Settings) -> None:
         self._settings = settings
         self._pid = os.getpid()
-        self.folder, lock = _own_folder(settings.parent)
+        self.folder, lock = _create_folder(settings.parent)
         self._remove = weakref.finalize(self, _remove, self.folder, lock, self._pid)
         self._threads = ThreadPoolExecutor(settings.threads, "energize-cache")
         self._lock = threading.Lock()
@@ -299,7 +299,7 @@ class _Cache:
             entry.refcount += 1
         return entry
 
-    def take(self, entry: _Entry) -> Found:
+    def take(self, entry: _Entry) -> Content:
         """Return the content and source of the file, and end one reference to it."""
         with self._locked():
             early = entry in self._queue
@@ -323,9 +323,9 @@ class _Cache:
         with self._lock:
             self._closed = True
             self._queue.clear()
-            for each in self._entries.values():
-                self._done(each)
-            running = [each.job for each in self._entries.values() if each.job]
+            for entry in self._entries.values():
+                self._done(entry)
+            running = [entry.job for entry in self._entries.values() if entry.job]
         wait(running, _CLOSE_SECONDS)
         self._threads.shutdown(wait=False)
         self._remove()
@@ -338,7 +338,7 @@ class _Cache:
             yield
             self._start()
 
-    def _content(self, entry: _Entry) -> Found:
+    def _content(self, entry: _Entry) -> Content:
         held = entry.held
         if held is None and entry.file is not None:
             try:
@@ -448,18 +448,18 @@ class _Cache:
             self._size -= entry.size
             self._count -= 1
 
-    def _warn(self, what: str) -> None:
+    def _warn(self, reason: str) -> None:
         if not self._warned and not self._closed:
             self._warned = True
             _log.warning(
-                "%s: files are read from where they are, without the cache", what
+                "%s: files are read from where they are, without the cache", reason
             )
 
 
 # The folder of one process, locked as long as it lives.
 
 
-def _own_folder(parent: Path) -> tuple[Path, int]:
+def _create_folder(parent: Path) -> tuple[Path, int]:
     """Make a folder that only this user may enter; return it and the descriptor that
     locks it.
 
@@ -471,10 +471,10 @@ def _own_folder(parent: Path) -> tuple[Path, int]:
         for path in parent.glob(f"{_LOCKED}*"):
             with contextlib.suppress(OSError):
                 _remove(path, _lock(path), os.getpid())
-        made = Path(tempfile.mkdtemp(prefix=_NEW, dir=parent))
-        lock = _lock(made)
+        folder = Path(tempfile.mkdtemp(prefix=_NEW, dir=parent))
+        lock = _lock(folder)
         # Only by this name others look at it, and it is locked by now.
-        return made.rename(parent / made.name.replace(_NEW, _LOCKED, 1)), lock
+        return folder.rename(parent / folder.name.replace(_NEW, _LOCKED, 1)), lock
     except OSError as reason:
         raise ConfigError(
             f"no folder for a cache can be made below {parent}: {reason.strerror}; "

@@ -228,5 +228,5 @@ def _loaders(value: Any) -> list[Loader[Any]]:
     """Return the loaders in nested lists and dicts."""
     if isinstance(value, Mapping | list | tuple):
         inner = value.values() if isinstance(value, Mapping) else value
-        return [found for each in inner for found in _loaders(each)]
+        return [loader for child in inner for loader in _loaders(child)]
     return [value] if isinstance(value, Loader) else []

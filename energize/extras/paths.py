@@ -200,16 +200,16 @@ class EPath(ProxyUPath, os.PathLike[str]):
                 raise FileNotFoundError(
                     errno.ENOENT, os.strerror(errno.ENOENT), str(self)
                 )
-            for each in files:
-                each.copy(target / each.relative_to(self))
+            for file in files:
+                file.copy(target / file.relative_to(self))
             return
         same = self.is_local() and target.is_local() and target.exists()
         if self == target or (same and os.path.samefile(self, target)):
             raise ConfigError(
                 f"{self} cannot be copied to {target}: that is the file itself"
             )
-        with self.open("rb") as source, target.open("wb") as made:
-            shutil.copyfileobj(source, made, 2**22)
+        with self.open("rb") as source, target.open("wb") as output:
+            shutil.copyfileobj(source, output, 2**22)
 
     def move(self, target: EPath) -> None:  # type: ignore[override]
         """Copy it to `target`, or rename it if both are local, and remove it."""
@@ -219,8 +219,8 @@ class EPath(ProxyUPath, os.PathLike[str]):
             return
         files = [self] if self.is_file() else list(self.walk())
         self.copy(target)
-        for each in files:
-            each.unlink()
+        for file in files:
+            file.unlink()
 
     def unlink(self) -> None:  # type: ignore[override]
         """Remove the file, if there is one."""

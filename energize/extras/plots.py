@@ -25,7 +25,7 @@ __all__ = ["check_plot", "draw", "intervals_for"]
 _KINDS = (".png", ".svg", ".pdf", ".html")
 _MOST = 400
 _FEWEST = 12
-_EACH = 64
+_ITEMS_PER_POINT = 64
 """Intervals of a picture, and what each should hold: of fewer items it shows how they
 round."""
 
@@ -35,7 +35,7 @@ COLOURS = (
 )  # fmt: skip
 """Told apart by people who see fewer colours, as neighbours differ in lightness,
 too."""
-_OTHERS = "#a8a8a3"
+_REST_COLOUR = "#a8a8a3"
 _INK = "#1f1f1d"
 _SOFT = "#62615c"
 _TINY = 0.004
@@ -73,7 +73,7 @@ def intervals_for(dataset: IndexedDataset[Any], steps: int) -> int:
     """
     whole = weighed_in(dataset) == BATCHES or not dataset.indexed
     items = steps if whole else int(dataset.consumed(steps).sum())
-    return max(_FEWEST, min(_MOST, items // _EACH))
+    return max(_FEWEST, min(_MOST, items // _ITEMS_PER_POINT))
 
 
 def check_plot(path: Path | str) -> None:
@@ -135,15 +135,15 @@ class Band:
     """A source, or all others together, in a stack.
 
     `shares` and `asked`: from point to point, 0 to 1; NaN if nothing is asked. `share`
-    and `asked_share`: over all steps.
+    and `requested_share`: over all steps.
     """
 
     name: str
     colour: str
     shares: FloatArray
-    asked: FloatArray
+    requested: FloatArray
     share: float
-    asked_share: float | None
+    requested_share: float | None
 
 
 def bands_of(run: Simulation) -> list[Band]:
@@ -171,7 +171,9 @@ def bands_of(run: Simulation) -> list[Band]:
     if rest := [number for number in read if number not in shown]:
         groups.append(rest)
     bands = []
-    for group, colour in zip(groups, (*COLOURS[: len(shown)], _OTHERS), strict=False):
+    for group, colour in zip(
+        groups, (*COLOURS[: len(shown)], _REST_COLOUR), strict=False
+    ):
         bands.append(_band(run, shares, group, colour))
     return bands
 
@@ -179,14 +181,14 @@ def bands_of(run: Simulation) -> list[Band]:
 def _band(run: Simulation, shares: FloatArray, group: list[int], colour: str) -> Band:
     """Return one band of the sources whose numbers are in `group`."""
     sources = [run.sources[number] for number in group]
-    asked = [source.asked for source in sources if source.asked is not None]
+    requested = [source.asked for source in sources if source.asked is not None]
     return Band(
         name=sources[0].name if len(group) == 1 else f"{len(group):,} others",
         colour=colour,
         shares=shares[:, group].sum(axis=1),
-        asked=run.asked[:, group].sum(axis=1),
+        requested=run.asked[:, group].sum(axis=1),
         share=sum(source.share for source in sources),
-        asked_share=sum(asked) if len(asked) == len(sources) else None,
+        requested_share=sum(requested) if len(requested) == len(sources) else None,
     )
 
 
@@ -195,7 +197,7 @@ def _picture(run: Simulation, title: str, done: str, kind: str) -> bytes:
     matplotlib = optional_module("matplotlib", "energize[plot]", "drawing a picture")
     module = optional_module("matplotlib.figure", "energize[plot]", "drawing a picture")
     bands = bands_of(run)
-    repeated = sorted(run.sources, key=lambda each: -each.epochs)
+    repeated = sorted(run.sources, key=lambda source: -source.epochs)
     rows = max(len(bands), min(len(repeated), _ROWS))
     file = io.BytesIO()
     with matplotlib.rc_context(_STYLE), warnings.catch_warnings(action="ignore"):
@@ -215,7 +217,7 @@ def _picture(run: Simulation, title: str, done: str, kind: str) -> bytes:
 
 def _draw_stack(axes: Any, run: Simulation, bands: list[Band], done: str) -> None:
     below = np.zeros(len(run.points) - 1)
-    asked = np.zeros(len(run.points) - 1)
+    requested = np.zeros(len(run.points) - 1)
     for band in bands:
         high = below + 100 * band.shares
         label = f"{_short(band.name)}  {_percent(band.share)}"
@@ -225,9 +227,11 @@ def _draw_stack(axes: Any, run: Simulation, bands: list[Band], done: str) -> Non
         axes.stairs(high, run.points, baseline=None, color="white", lw=0.8)
         below = high
     for band in bands[:-1]:
-        asked = asked + 100 * band.asked
-        axes.stairs(asked, run.points, baseline=None, color=_INK, lw=1, ls=(0, (4, 3)))
-    dashed = "" if np.isnan(asked).any() else "; dashed: asked"
+        requested = requested + 100 * band.requested
+        axes.stairs(
+            requested, run.points, baseline=None, color=_INK, lw=1, ls=(0, (4, 3))
+        )
+    dashed = "" if np.isnan(requested).any() else "; dashed: asked"
     pad = 20 if run.stages else 8
     axes.set_title(
         f"Share of the {_counted(run)} over the steps, {done}{dashed}", pad=pad
@@ -246,18 +250,18 @@ def _draw_stack(axes: Any, run: Simulation, bands: list[Band], done: str) -> Non
 
 
 def _draw_shares(axes: Any, run: Simulation, bands: list[Band], done: str) -> None:
-    weighed = any(each.asked_share is not None for each in bands)
+    weighed = any(each.requested_share is not None for each in bands)
     axes.set_title(
         f"Of all {_counted(run)}, {done}{' (bar) and asked (line)' if weighed else ''}"
     )
     for row, band in enumerate(bands):
         reach = 100 * band.share
         label = _percent(band.share)
-        if band.asked_share is not None:
-            asked = 100 * band.asked_share
-            reach = max(reach, asked)
-            label = f"{label}, asked {_percent(band.asked_share)}"
-            axes.vlines(asked, row - 0.45, row + 0.45, color=_INK, lw=1.8, zorder=3)
+        if band.requested_share is not None:
+            requested = 100 * band.requested_share
+            reach = max(reach, requested)
+            label = f"{label}, asked {_percent(band.requested_share)}"
+            axes.vlines(requested, row - 0.45, row + 0.45, color=_INK, lw=1.8, zorder=3)
         axes.barh(row, 100 * band.share, 0.66, color=band.colour)
         axes.text(reach, row, f"  {label}", va="center")
     _name_rows(axes, [each.name for each in bands])
@@ -269,15 +273,17 @@ def _draw_epochs(axes: Any, repeated: list[SourceForecast], bands: list[Band]) -
         f" (and {len(rest):,} more, {rest[0].epochs:,.2f} or less each)" if rest else ""
     )
     axes.set_title(f"Epochs{most}")
-    colours = {each.name: each.colour for each in bands}
-    for row, each in enumerate(repeated[:_ROWS]):
-        axes.barh(row, each.epochs, 0.66, color=colours.get(each.name, _OTHERS))
-        axes.text(each.epochs, row, f"  {each.epochs:,.2f}", va="center")
-    _name_rows(axes, [each.name for each in repeated[:_ROWS]])
+    colours = {source.name: source.colour for source in bands}
+    for row, source in enumerate(repeated[:_ROWS]):
+        axes.barh(
+            row, source.epochs, 0.66, color=colours.get(source.name, _REST_COLOUR)
+        )
+        axes.text(source.epochs, row, f"  {source.epochs:,.2f}", va="center")
+    _name_rows(axes, [source.name for source in repeated[:_ROWS]])
 
 
 def _name_rows(axes: Any, names: Sequence[str]) -> None:
-    axes.set_yticks(range(len(names)), [_short(each) for each in names])
+    axes.set_yticks(range(len(names)), [_short(name) for name in names])
     axes.set(
         xticks=[], ylim=(len(names) - 0.5, -0.5), xlim=(0, 1.7 * axes.dataLim.x1 or 1)
     )
@@ -285,7 +291,7 @@ def _name_rows(axes: Any, names: Sequence[str]) -> None:
 
 
 def _subtitle(run: Simulation) -> str:
-    weighed = any(each.asked is not None for each in run.sources)
+    weighed = any(source.asked is not None for source in run.sources)
     weights = f"; weights count {run.unit}" if weighed else ""
     return f"{run.steps:,} steps, {run.samples:,} samples{weights}"
 

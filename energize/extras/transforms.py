@@ -58,12 +58,12 @@ class MergeTransform(torch.nn.Module):
     def __init__(self, transforms: Sequence[Any]) -> None:
         super().__init__()
         self.transforms: list[TransformMapper[Any]] = [
-            _mapper(each) for each in _flat(transforms)
+            _mapper(transform) for transform in _flat(transforms)
         ]
-        interpolations = [each.interpolation() for each in self.transforms]
+        interpolations = [transform.interpolation() for transform in self.transforms]
         self.interpolation: str = _agreed("interpolation", interpolations) or "bilinear"
         self.fill_value: Fill = _agreed(
-            "fill", [_plain(each.fill()) for each in self.transforms]
+            "fill", [_plain(transform.fill()) for transform in self.transforms]
         )
 
     def merged(
@@ -112,9 +112,11 @@ class MergeTransform(torch.nn.Module):
 
 
 def _flat(transforms: Sequence[Any]) -> Iterator[Any]:
-    for each in transforms:
+    for transform in transforms:
         yield from (
-            _flat(each.transforms) if type(each).__name__ == "Compose" else [each]
+            _flat(transform.transforms)
+            if type(transform).__name__ == "Compose"
+            else [transform]
         )
 
 
@@ -137,13 +139,13 @@ def _mapper(transform: Any) -> TransformMapper[Any]:
 
 def _agreed(name: str, values: Sequence[Any]) -> Any:
     """Return the one value among those that are not None."""
-    found = [value for value in dict.fromkeys(values) if value is not None]
-    if len(found) > 1:
+    distinct = [value for value in dict.fromkeys(values) if value is not None]
+    if len(distinct) > 1:
         raise ConfigError(
             f"transforms that are merged need one {name}, got "
-            f"{' and '.join(map(repr, found))}"
+            f"{' and '.join(map(repr, distinct))}"
         )
-    return found[0] if found else None
+    return distinct[0] if distinct else None
 
 
 def _plain(fill: Fill) -> Fill:
@@ -209,7 +211,7 @@ def _warp_tensor(
     )
     with np.errstate(divide="ignore", invalid="ignore"):
         x, y = (
-            np.where(depth <= 0, -1.0, each / depth) for each in (x, y)
+            np.where(depth <= 0, -1.0, axis / depth) for axis in (x, y)
         )  # behind the eye
     if interpolation == "nearest":
         column, row = (
@@ -287,7 +289,7 @@ def _shrunk(
 
 
 def _color(fill: float | tuple[float, ...], channels: int) -> list[float]:
-    values = [float(each) for each in (fill if isinstance(fill, tuple) else (fill,))]
+    values = [float(value) for value in (fill if isinstance(fill, tuple) else (fill,))]
     if len(values) not in (1, channels):
         raise ConfigError(
             f"fill={fill!r} has {len(values)} values, the image {channels} channels"
@@ -464,9 +466,9 @@ class _Described(TransformMapper[Any]):
         value = getattr(mode, "value", mode)
         name = _ALIASES.get(value, value)
         if name not in (None, *_INTERPOLATIONS):
-            known = ", ".join(_INTERPOLATIONS)
+            names = ", ".join(_INTERPOLATIONS)
             raise ConfigError(
-                f"interpolation={mode!r} cannot be merged; known are {known}"
+                f"interpolation={mode!r} cannot be merged; known are {names}"
             )
         return name
 
@@ -610,9 +612,9 @@ class RandomRotationMapper(_Described):
     """`RandomRotation`."""
 
     def _step(self, height: int, width: int) -> Step:
-        given = self.transform.degrees
+        angle = self.transform.degrees
         center = getattr(self.transform, "center", None)
-        degrees = _uniform(*(given if isinstance(given, Sequence) else (-given, given)))
+        degrees = _uniform(*(angle if isinstance(angle, Sequence) else (-angle, angle)))
         angle = math.radians(degrees)
         x, y = (width / 2, height / 2) if center is None else center
         high = height

@@ -393,7 +393,7 @@ def test_what_is_refused(files, monkeypatch):
             ed.Pipeline.from_config(config).source().tokenize().build()[0]
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(ConfigError, match="give all of them the same seed"):
+    with pytest.raises(ConfigError, match="Pass the same seed on all ranks"):
         Mixed(lists(a=9, b=9))
 
 

@@ -97,12 +97,12 @@ def test_what_is_refused(folder, tmp_path):
     one, other = Stream(local=a, proportion=1), Stream(local=a, choose=1)
     remote = {"remote": "s4://a/b", "local": str(tmp_path)}
     for given, error, told in (
-        ({}, errors.ConfigError, "give either streams="),
-        ({"local": "a", "streams": [one]}, errors.ConfigError, "give either streams="),
+        ({}, errors.ConfigError, "pass either streams="),
+        ({"local": "a", "streams": [one]}, errors.ConfigError, "pass either streams="),
         (
             {"local": a, "batching_method": "stratified"},
             errors.ConfigError,
-            "say with batch_size",
+            "needs batch_size",
         ),
         (
             {"local": a, "stream_name": "stram"},
@@ -113,7 +113,7 @@ def test_what_is_refused(folder, tmp_path):
         (
             {"streams": [one], "stream_config": {"repeat": 2}},
             errors.ConfigError,
-            "give either streams=",
+            "pass either streams=",
         ),
         ({"local": a, "shuffle_seed": -1}, errors.ConfigError, "shuffle_seed.*got -1"),
         ({"local": a, "batch_size": 0}, errors.ConfigError, "batch_size.*got 0"),
@@ -141,7 +141,7 @@ def test_what_is_refused(folder, tmp_path):
         Stream(local="a", proportion=1, repeat=2)
     with pytest.raises(errors.WeightError, match=r"Stream 'a': repeat.*got -1"):
         Stream(local="a", repeat=-1)
-    with pytest.raises(errors.ConfigError, match="give local"):
+    with pytest.raises(errors.ConfigError, match="neither local nor remote"):
         Stream(proportion=1)
 
 
@@ -158,7 +158,7 @@ def test_batches(folder, caplog):
         mixed(folder, batching_method="random", shuffle=False, epoch_size=80)
     )
     assert numbers == sorted(numbers)
-    assert "streams come one after the other" in caplog.text
+    assert "streams are read one after the other" in caplog.text
 
 
 def test_epochs(folder):
@@ -375,7 +375,7 @@ def test_a_damaged_sample_is_substituted_before_a_subclass_sees_it(
     assert caplog.text.count("cannot be decoded") == 1
     rows = joined(get_loader(damaged().batches(), worker_config=WorkerConfig()))
     assert numbers_of(rows) == [each["at"] for each in delivered]
-    assert "batches() has samples as they are stored" in caplog.text
+    assert "batches() reads samples as they are stored" in caplog.text
     loader = StreamingDataLoader(damaged(), batch_size=4, num_workers=2)
     assert joined(batch["at"].tolist() for batch in loader) == [
         each["at"] for each in delivered
@@ -444,7 +444,7 @@ def test_arguments_without_use_are_said_once_and_unknown_ones_refused(
             raise AssertionError
 
     StreamingDataset(streams=[Downloading(local=str(folder / "stream_A"))])
-    assert "Downloading.prepare_shard is called by nothing here" in caplog.text
+    assert "Downloading.prepare_shard is never called" in caplog.text
 
 
 def test_without_shuffle_every_epoch_is_the_same(folder):

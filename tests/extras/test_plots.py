@@ -133,7 +133,7 @@ def test_sources_that_are_too_many_or_too_thin_are_others():
     assert [each.name for each in bands] == [*names, "32 others"]
     assert len({each.colour for each in bands}) == len(bands)
     assert sum(each.share for each in bands) == pytest.approx(1)
-    assert sum(each.asked_share for each in bands) == pytest.approx(1)
+    assert sum(each.requested_share for each in bands) == pytest.approx(1)
     thin = simulate(
         batches((WEB, 1000), (BOOKS, 2), (MATHS, 1), (source(9, "none"), 0)), 500
     )
