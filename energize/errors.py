@@ -82,7 +82,8 @@ __all__ = [
 _log = logging.getLogger("energize")
 
 _UNSEEN = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufeff]"
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069"
+    "\ud800-\udfff\ufeff]"
 )
 """Letters that steer terminals or hide and turn text around, and halves of letters."""
 

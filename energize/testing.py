@@ -14,8 +14,8 @@ import hashlib
 import json
 import sys
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import islice
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain, islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,9 +24,7 @@ from energize.core.dataset import Dataset, IndexedDataset
 from energize.core.lanes import SINGLE_LANE, Lane
 from energize.core.lazy import torch
 from energize.core.node import INFINITE
-from energize.core.stream import (
-    State,
-)
+from energize.core.stream import State
 from energize.core.trace import refs_of
 
 __all__ = [
@@ -107,14 +105,22 @@ def check_topology(
     size = _some(dataset, items)
     whole = [fingerprint(item) for item in dataset.at(np.arange(epochs * size))]
     for count in sorted({w * max(n, 1) for w in world_sizes for n in num_workers}):
-        merged: list[str] = []
-        state: State | None = None
-        while len(merged) < len(whole):
-            cursors = [dataset.open(Lane(lane, count), state) for lane in range(count)]
-            state = {"position": len(merged) + size}
-            found = (next(cursors[step % count], _END) for step in range(size))
-            merged += [fingerprint(item) for item in found if item is not _END]
+        merged = _merged_lanes(dataset, count, size, len(whole))
         _compare(merged, whole, f"{count} lanes")
+
+
+def _merged_lanes(
+    dataset: Dataset[Any], count: int, size: int, total: int
+) -> list[str]:
+    """Read at least `total` items in turn from `count` lanes, `size` items a state."""
+    merged: list[str] = []
+    state: State | None = None
+    while len(merged) < total:
+        cursors = [dataset.open(Lane(lane, count), state) for lane in range(count)]
+        state = {"position": len(merged) + size}
+        items = (next(cursors[step % count], _END) for step in range(size))
+        merged += [fingerprint(item) for item in items if item is not _END]
+    return merged
 
 
 def check_purity(dataset: IndexedDataset[Any], *, items: int = 50) -> None:
@@ -173,33 +179,43 @@ def fingerprint(item: Any) -> str:
 
 def _feed(digest: hashlib.blake2b, item: Any) -> None:
     digest.update(f"<{type(item).__name__}".encode())
-    inside: Any = ()
+    members = _members_of(item)
+    if members is None:
+        _feed_value(digest, item)
+    else:
+        for member in members:
+            _feed(digest, member)
+    digest.update(b">")
+
+
+def _members_of(item: Any) -> Iterable[Any] | None:
+    """Return the values in a container; None for other items."""
+    if isinstance(item, torch.Tensor | np.ndarray):
+        return None
+    if dataclasses.is_dataclass(item):
+        return [getattr(item, field.name) for field in dataclasses.fields(item)]
+    if isinstance(item, Mapping):
+        return chain.from_iterable(item.items())
+    return item if isinstance(item, list | tuple) else None
+
+
+def _feed_value(digest: hashlib.blake2b, item: Any) -> None:
     if isinstance(item, torch.Tensor):
+        flat = item.detach().cpu().contiguous().reshape(-1)
         digest.update(f"{item.dtype}{tuple(item.shape)}".encode())
-        digest.update(
-            item.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
-        )
+        digest.update(flat.view(torch.uint8).numpy().data)
     elif isinstance(item, np.ndarray):
         digest.update(f"{item.dtype}{item.shape}".encode())
         digest.update(np.ascontiguousarray(item).tobytes())
-    elif dataclasses.is_dataclass(item):
-        inside = (getattr(item, field.name) for field in dataclasses.fields(item))
-    elif isinstance(item, Mapping):
-        inside = (each for pair in item.items() for each in pair)
-    elif isinstance(item, list | tuple):
-        inside = item
     elif isinstance(item, bytes):
         digest.update(item)
     elif hasattr(item, "tobytes"):  # a Pillow image
-        digest.update(
-            f"{getattr(item, 'mode', '')}{getattr(item, 'size', '')}".encode()
-        )
+        mode = getattr(item, "mode", "")
+        size = getattr(item, "size", "")
+        digest.update(f"{mode}{size}".encode())
         digest.update(item.tobytes())
     else:
         digest.update(repr(item).encode())
-    for each in inside:
-        _feed(digest, each)
-    digest.update(b">")
 
 
 # Reading a few items.
@@ -291,24 +307,7 @@ def _check_lanes(dataset: Dataset[Any], count: int, epochs: int, items: int) -> 
     for epoch in range(epochs):
         read = _read_in_turn(dataset, states, items)
         for lane in (Lane(index, count) for index in range(count)):
-            found = read.of[lane.index]
-            ended = read.ended[lane.index]
-            cursor = dataset.open(lane, states[lane.index])
-            where = f"{_named(lane)}epoch {epoch}, read alone"
-            _compare(
-                [fingerprint(item) for item in islice(cursor, len(found))], found, where
-            )
-            if ended and next(cursor, _END) is not _END:
-                raise AssertionError(f"{where}: it goes on after {len(found)} items")
-            if cursor.state() != read.states[lane.index]:
-                raise AssertionError(
-                    f"{where}: its state is {cursor.state()}, another one"
-                )
-            share = len(range(lane.index, dataset.size if dataset.sized else 0, count))
-            if ended and dataset.sized and len(found) != share:
-                raise AssertionError(
-                    f"{where}: {len(found)} items came, of {dataset.size} in all"
-                )
+            _check_lane(dataset, lane, states[lane.index], read, epoch)
         over = all(read.ended)
         if not dataset.traits.stream.divisible:
             alone = _read_in_turn(dataset, single, len(read.items) + over)
@@ -317,6 +316,33 @@ def _check_lanes(dataset: Dataset[Any], count: int, epochs: int, items: int) -> 
         if not over:
             return
         states = [*read.states]
+
+
+def _check_lane(
+    dataset: Dataset[Any],
+    lane: Lane,
+    state: State | None,
+    read: _ReadInTurn,
+    epoch: int,
+) -> None:
+    """Check that a lane yields the same alone as in turn with the others."""
+    expected = read.of[lane.index]
+    ended = read.ended[lane.index]
+    label = f"{_named(lane)}epoch {epoch}, read alone"
+    cursor = dataset.open(lane, state)
+    items = [fingerprint(item) for item in islice(cursor, len(expected))]
+    _compare(items, expected, label)
+    if ended and next(cursor, _END) is not _END:
+        raise AssertionError(f"{label}: it continues after {len(expected)} items")
+    if cursor.state() != read.states[lane.index]:
+        raise AssertionError(f"{label}: the state differs: {cursor.state()}")
+    if not (ended and dataset.sized):
+        return
+    share = len(range(lane.index, dataset.size, lane.count))
+    if len(expected) != share:
+        raise AssertionError(
+            f"{label}: {len(expected)} items, of {dataset.size} in all lanes"
+        )
 
 
 def _check_visits(

@@ -418,7 +418,7 @@ def build_stage(
     size = batch_size_of(stage, options.get("batch_size"))
     if size is not None:
         options["batch_size"] = size
-    with place_noted(stage.place):
+    with place_noted(stage.location):
         if isinstance(stage.dataset, StageData) and stage.dataset.dataset_type in _ROWS:
             return _batches_of(_rows(stage.dataset, stage_label(stage)), **options)
         # What a node reads is settled; an error tells whoever gives a split_part, too.
@@ -454,7 +454,7 @@ def stage_node(stage: Stage[StageData] | Stage[MixNode]) -> MixNode:
     weights = data.dataset_weights or (1.0,) * len(nodes)
     pairs = zip(nodes, weights, strict=True)
     children = [node.model_copy(update={"weight": weight}) for node, weight in pairs]
-    return Blend.model_construct(children=children, location=stage.place)
+    return Blend.model_construct(children=children, location=stage.location)
 
 
 # Stages whose data are rows.

@@ -91,8 +91,8 @@ class BatchDataset(IndexedDataset[T_batch_co]):
 
     order_name = "BatchDataset"
 
-    _keep: ClassVar[Keep] = staticmethod(carried)
-    """What gives a batch the loss weights of its samples."""
+    carry_weights: ClassVar[Keep] = staticmethod(carried)
+    """Function that gives a batch the loss weights of its samples."""
 
     batch_size: int
     batcher: Callable[[list[Any]], Any]
@@ -200,7 +200,10 @@ class BatchDataset(IndexedDataset[T_batch_co]):
     @cached_property
     def _call(self) -> Call:
         return Call(
-            self.batcher, self.key, type(self)._keep, tolerance=self.failure_tolerance()
+            self.batcher,
+            self.key,
+            type(self).carry_weights,
+            tolerance=self.failure_tolerance(),
         )
 
     @cached_property
@@ -212,9 +215,14 @@ class BatchDataset(IndexedDataset[T_batch_co]):
             inner // self.batch_size if self.drop_last else -(-inner // self.batch_size)
         )
 
-    def _bounds(self, positions: Int64Array) -> tuple[Int64Array, Int64Array]:
-        """Return where the members of the batches at `positions` begin and end in the
-        input.
+    def member_bounds(self, positions: Int64Array) -> tuple[Int64Array, Int64Array]:
+        """Return the range of input positions of each batch, as two arrays.
+
+        Args:
+            positions: Positions of batches, int64, shape (n,).
+
+        Returns:
+            First positions and end positions (exclusive), int64, shape (n,) each.
         """
         inner = self.inputs[0].size
         if inner == INFINITE:
@@ -226,7 +234,7 @@ class BatchDataset(IndexedDataset[T_batch_co]):
         return start + first, start + np.minimum(first + self.batch_size, inner)
 
     def route(self, positions: Int64Array) -> Routes:
-        return members_between(*self._bounds(positions))
+        return members_between(*self.member_bounds(positions))
 
     def batch_of(self, member: int) -> int:
         """Return the position of the batch that an item of the input stands in."""
@@ -311,7 +319,7 @@ class _BatchStream(ContentStream[Any]):
         origins: list[tuple[Origin, ...]] = []
         length = self._node.batch_size
         if self._share is None:
-            bounds = self._node._bounds(np.array([position], dtype=np.int64))
+            bounds = self._node.member_bounds(np.array([position], dtype=np.int64))
             first, end = (int(each[0]) for each in bounds)
         else:
             # What comes next is not worth telling an input that is read one by one.
@@ -419,7 +427,7 @@ class MixBatchDataset(BatchDataset[T_batch_co]):
 
     order_name = "MixBatchDataset"
 
-    _keep: ClassVar[Keep] = staticmethod(joined)
+    carry_weights: ClassVar[Keep] = staticmethod(joined)
 
     def __new__(cls, *inputs: Any, **options: Any) -> Self:
         """Return a stream if the function is a generator function."""

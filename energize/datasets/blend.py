@@ -204,7 +204,7 @@ class BlendDataset(MixDataset[T_co]):
                 targets=checked_targets(entries, max_correction),
                 max_correction=max_correction,
             )
-            self._check()
+            self.check()
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -235,8 +235,8 @@ class BlendDataset(MixDataset[T_co]):
         return dict(zip(self.names, values, strict=True))
 
     @property
-    def _endless(self) -> bool:
-        """Whether it never ends, whatever it reads from."""
+    def is_endless(self) -> bool:
+        """Whether the blend has no end, for inputs of any length."""
         return self.stop == "restart" and not any(self.max_epochs)
 
     @cached_property
@@ -249,7 +249,7 @@ class BlendDataset(MixDataset[T_co]):
 
     @cached_property
     def sized(self) -> bool:
-        if self._endless:
+        if self.is_endless:
             return True
         return super().sized and not isinstance(self.unit, ItemCost)
 
@@ -273,7 +273,7 @@ class BlendDataset(MixDataset[T_co]):
         scheme: Scheme = self._scheme
         if isinstance(self.unit, ItemCost):
             return MixOrder(_OrderWhenRead(self), size, in_sequence=False)
-        if not self._endless:
+        if not self.is_endless:
             sizes = [dataset.size for dataset in self.inputs]
             limits = slot_limits(sizes, self.stop, self.max_epochs)
             scheme, size = stopped_scheme(scheme, limits, self.stop)
@@ -316,7 +316,7 @@ class BlendDataset(MixDataset[T_co]):
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         """Weights may be others from slots on that come after the first `n` items."""
         scheme = self._scheme
-        if not self._endless or not isinstance(scheme, WeightedScheme):
+        if not self.is_endless or not isinstance(scheme, WeightedScheme):
             return saved, now
         try:
             earlier = scheme.as_described(saved["weights"], saved["changes"])
@@ -327,8 +327,8 @@ class BlendDataset(MixDataset[T_co]):
             return saved, now
         return {**saved, "weights": now["weights"], "changes": now["changes"]}, now
 
-    def _check(self) -> None:
-        """Whatever is wrong shows here, not at the first item."""
+    def check(self) -> None:
+        """Check the parameters, so that faults are raised before the first item."""
         if not isinstance(self.scheme, str):
             self._check_scheme_object(self.scheme)
         self._check_not_empty()
@@ -473,7 +473,7 @@ class BlendDataset(MixDataset[T_co]):
                 weights = by_name(weights, self.names)
             changed = self._scheme.with_weights_from(slot, weights)
         other = self.replace(changes=changed.changes, _scheme=changed)
-        other._check()
+        other.check()
         return other
 
     def corrections(self, slot: int = 0) -> list[float]:
@@ -646,7 +646,7 @@ def _is_open(
     """
     return (
         type(dataset) is BlendDataset
-        and dataset._endless
+        and dataset.is_endless
         and not dataset.changes
         and dataset.max_correction is None
         and scheme not in WEIGHTLESS

@@ -122,7 +122,7 @@ class GroupBatchDataset(FoundDataset[T_batch_co]):
         return Call(self.sample_group_key, 0, tolerance=self.failure_tolerance())
 
     @cached_property
-    def _batch_call(self) -> Call:
+    def batch_call(self) -> Call:
         return Call(self.batcher, 0, carried, tolerance=self.failure_tolerance())
 
     def group_of(
@@ -265,7 +265,7 @@ class _GroupStream(LaneStream[T]):
         members = [each.sample for each in samples]
         number = self._lane.index + self._lane.count * self._made
         self._made += 1
-        call = dataset._batch_call
+        call = dataset.batch_call
         where = by_keys(members)
         return cast("T | Failed", call.one(members, word, number, self._reading, where))
 

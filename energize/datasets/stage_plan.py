@@ -34,7 +34,19 @@ _LEAST = {"start_step": 0, "end_step": 1, "seq_len": 1, "seed": 0, "items_per_st
 
 
 @dataclass(frozen=True, slots=True)
-class Stage(Generic[D]):
+class WrittenSettings:
+    """Base of settings that a file may contain.
+
+    Attributes:
+        location: Where the settings are written, as `file:line (path)`, for messages;
+            empty for settings from Python. Ignored by `==`.
+    """
+
+    location: str = field(default="", kw_only=True, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Stage(WrittenSettings, Generic[D]):
     """What is trained on in the steps [start_step, end_step), counted from 0.
 
     `end_step`: None for the start of the next stage, or the end of training. `dataset`:
@@ -43,7 +55,7 @@ class Stage(Generic[D]):
     `batch["global_batch_size"]` (sequences per step) is known to reports. `seed`: names
     the order of this stage's sources; None leaves them as they are. `items_per_step`:
     items of the dataset that one optimizer step takes, over all ranks: micro batches,
-    when the dataset gives those. `place`: where the stage was written, for messages.
+    when the dataset gives those.
     """
 
     name: str
@@ -54,7 +66,6 @@ class Stage(Generic[D]):
     seed: int | None = field(default=None, kw_only=True)
     items_per_step: int = field(default=1, kw_only=True)
     batch: Mapping[str, Any] = field(default_factory=dict, kw_only=True, hash=False)
-    place: str = field(default="", kw_only=True, compare=False)
 
     def __post_init__(self) -> None:
         for name in _LEAST:
@@ -76,14 +87,9 @@ class Stage(Generic[D]):
 
 
 def stage_label(stage: Stage[Any]) -> str:
-    """Return what messages call a stage: its place, if it was written somewhere, and
-    its name.
-    """
-    return (
-        f"{stage.place}: stage {stage.name!r}"
-        if stage.place
-        else f"stage {stage.name!r}"
-    )
+    """Return the location and the name of a stage, for messages."""
+    label = f"stage {stage.name!r}"
+    return f"{stage.location}: {label}" if stage.location else label
 
 
 @dataclass(init=False)
@@ -231,12 +237,12 @@ def _faults_of_stages(
     owners: dict[str, str] = {}
     if default is not None:
         owners[str(default.name)] = (
-            default.place or "the one that fills the steps before the first"
+            default.location or "the one that fills the steps before the first"
         )
         yield from _faults_of_stage(default)
     for stage in stages:
         yield from _faults_of_stage(stage)
-        owner = stage.place or f"the stage that starts at step {stage.start_step}"
+        owner = stage.location or f"the stage that starts at step {stage.start_step}"
         if owners.setdefault(str(stage.name), owner) != owner:
             yield (
                 f"{stage_label(stage)}: the name is taken by {owners[stage.name]}; "
@@ -294,24 +300,36 @@ def _faults_between(
     """Yield what is wrong between two stages, the second of which begins at `start`;
     None for the beginning and the end of training.
     """
-    end = 0 if previous is None else previous.end_step
-    ends = [] if previous is None else [f"{stage_label(previous)} ends at {end}"]
-    starts = [] if stage is None else [f"{stage_label(stage)} starts at {start}"]
     if previous is not None and stage is not None and previous.start_step == start:
         yield (
             f"{stage_label(previous)} and {stage_label(stage)} both start at step "
             f"{start}"
         )
-    elif end is not None and end < start:
+        return
+    end = 0 if previous is None else previous.end_step
+    if end is None:
+        return
+    if end < start:
         yield (
             f"steps {end} to {start} belong to no stage: "
-            f"{', and '.join(ends + starts)}. Leave end_step out, or give a default "
+            f"{_border(previous, stage, start)}. Leave end_step out, or give a default "
             "for the steps before the first stage"
         )
-    elif end is not None and end > start and stage is not None:
+    elif end > start and stage is not None:
         yield (
-            f"steps {start} to {end} belong to two stages: {ends[0]}, and {starts[0]}"
+            f"steps {start} to {end} belong to two stages: "
+            f"{_border(previous, stage, start)}"
         )
+
+
+def _border(previous: Stage[Any] | None, stage: Stage[Any] | None, start: int) -> str:
+    """Return where two stages end and start, for messages."""
+    parts = []
+    if previous is not None:
+        parts.append(f"{stage_label(previous)} ends at {previous.end_step}")
+    if stage is not None:
+        parts.append(f"{stage_label(stage)} starts at {start}")
+    return ", and ".join(parts)
 
 
 _BATCH = "global_batch_size"

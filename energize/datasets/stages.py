@@ -207,13 +207,11 @@ class StagedDataset(MixDataset[T_co]):
         """Those of all stages; one that occurs in several with one seed stands there
         once.
         """
-        return tree.distinct_sources(self._seeded)
+        return tree.distinct_sources(self.stage_datasets)
 
     @cached_property
-    def _seeded(self) -> tuple[Dataset[T_co], ...]:
-        """The dataset of each stage, in the order that its own seed names, if it has
-        one.
-        """
+    def stage_datasets(self) -> tuple[Dataset[T_co], ...]:
+        """The dataset of each stage, reseeded if the stage has a seed."""
         return tuple(
             dataset if stage.seed is None else dataset.reseeded(stage.seed)
             for dataset, stage in zip(self.inputs, self.plan.stages, strict=True)
@@ -222,7 +220,7 @@ class StagedDataset(MixDataset[T_co]):
     @cached_property
     def _carried(self) -> list[tuple[IndexedDataset[Any], int]]:
         """What is read for each stage, and from which item on."""
-        datasets = cast("tuple[IndexedDataset[Any], ...]", self._seeded)
+        datasets = cast("tuple[IndexedDataset[Any], ...]", self.stage_datasets)
         if not self.carry_over:
             return [(dataset, 0) for dataset in datasets]
         return _carried_over(datasets, [*np.diff(self.plan.first_items).tolist(), 0])
@@ -312,7 +310,9 @@ class _StagedStream(MixStream[T]):
             ]
             missing = [None] * (len(dataset.inputs) - len(inputs))
             state = state | {"inputs": [*inputs, *missing]}
-        super().__init__(dataset.route, dataset._seeded, opening._replace(state=state))
+        super().__init__(
+            dataset.route, dataset.stage_datasets, opening._replace(state=state)
+        )
 
     def at(self, position: int, attempt: int = 0) -> T:
         item = super().at(position, attempt)

@@ -102,12 +102,10 @@ class MapDataset(PassingDataset[T_out_co]):
         self.freeze([dataset], worker_config, ignored, map_fn=map_fn, seeded=seeded)
 
     @cached_property
-    def _seed_key(self) -> int:
-        """What the draws of the function are keyed by; maps on top of one another draw
-        apart.
-        """
+    def seed_key(self) -> int:
+        """Key of the random draws; nested maps have different keys."""
         below = self.inputs[0]
-        key = below._seed_key if isinstance(below, MapDataset) else self.key
+        key = below.seed_key if isinstance(below, MapDataset) else self.key
         return derive(key, "map") if self.traits.draws else key
 
     @cached_property
@@ -115,16 +113,16 @@ class MapDataset(PassingDataset[T_out_co]):
         keep = None if getattr(self.map_fn, "loads_stored", False) else carried
         return Call(
             self.map_fn,
-            self._call_key,
+            self.call_key,
             keep,
             seeded=self.seeded,
             tolerance=self.failure_tolerance(),
         )
 
     @property
-    def _call_key(self) -> int:
-        """What the draws of this function alone are keyed by."""
-        return self._seed_key
+    def call_key(self) -> int:
+        """Key of the random draws of this map's own function."""
+        return self.seed_key
 
     def make(self, items: list[Any], request: Request) -> list[T_out_co | Failed]:
         return self._call.each(items, request)
@@ -464,20 +462,18 @@ class SampleWeightDataset(MapDataset[T]):
         super().__init__(dataset, weighing, worker_config=worker_config)
 
     @cached_property
-    def _call_key(self) -> int:
+    def call_key(self) -> int:
         below = self.inputs[0]
         key = (
-            below._call_key
-            if isinstance(below, SampleWeightDataset)
-            else self._seed_key
+            below.call_key if isinstance(below, SampleWeightDataset) else self.seed_key
         )
         return derive(key, "weight")
 
     @property
     def weight(self) -> float | Callable[[Any], float]:
         """The weight, or the function that says it."""
-        weight: float | Callable[[Any], float] = self.map_fn.weight  # type: ignore[attr-defined]
-        return weight
+        weighing = cast("Weighing", self.map_fn)
+        return weighing.weight
 
 
 def without_weights(

@@ -256,7 +256,9 @@ class Builder:
                 location, repeat=repeat, virtual_epoch_length=virtual_epoch_length
             )
             return self._staged(node, location)
-        batches = self._endless(node) if repeat else self.batches(node, repeat=False)
+        batches = (
+            self.endless_batches(node) if repeat else self.batches(node, repeat=False)
+        )
         if not (repeat or _ends(batches)):
             raise ConfigError(
                 f"{location}: repeat=False reads once what is there, and a blend of "
@@ -284,9 +286,9 @@ class Builder:
         size = batch_size_of(stage, self.batching.batch_size)
         builder = replace(self, batching=replace(self.batching, batch_size=size))
         with place_noted(stage.dataset.location):
-            return builder._endless(stage.dataset)
+            return builder.endless_batches(stage.dataset)
 
-    def _endless(self, node: MixNode) -> Dataset[Any]:
+    def endless_batches(self, node: MixNode) -> Dataset[Any]:
         """Return the batches of a node, without end unless the file sets one."""
         return self.batches(node, repeat=not isinstance(node, Mix) or node.repeated)
 
@@ -308,7 +310,7 @@ class Builder:
         for group in groups.values():
             samples = [builder.samples(leaf) for leaf in group]
             whole = samples[0] if len(samples) == 1 else ConcatDataset(*samples)
-            parts.append(builder._batched(whole, builder.encoder_of(group[0])))
+            parts.append(builder.make_batches(whole, builder.encoder_of(group[0])))
         # Also around one part: fingerprints of saved states include it.
         batches: Dataset[Any] = ConcatDataset(*parts, worker_config=self.worker_config)
         return batches if limit is None else LimitDataset(batches, limit)
@@ -323,17 +325,17 @@ class Builder:
             repeat: Whether a node that ends begins again.
         """
         builder = self._for_node(node)
-        encoders = builder._encoders(node)
+        encoders = builder.encoders_of(node)
         composition = node.composition if isinstance(node, Blend) else None
         if composition is not None or len(encoders) > 1:
-            builder._check_no_level(node)
+            builder.check_no_level(node)
         if isinstance(node, Mix) and len(encoders) > 1:
-            return builder._mixed_batches(node)
+            return builder.mix_batches(node)
         if isinstance(node, Blend) and composition is not None:
-            return builder._composed(node, composition, encoders[0])
-        return builder._from_samples(node, encoders[0], repeat=repeat)
+            return builder.compose_batches(node, composition, encoders[0])
+        return builder.batches_of_samples(node, encoders[0], repeat=repeat)
 
-    def _from_samples(
+    def batches_of_samples(
         self, node: MixNode, encoder: Encoder[Any], *, repeat: bool
     ) -> Dataset[Any]:
         """Return the batches of a node that is mixed sample by sample."""
@@ -342,9 +344,10 @@ class Builder:
         if repeat and _ends(samples):
             samples = RepeatDataset(samples)
         with place_noted("" if builder.level is None else node.location):
-            return builder._batched(samples, encoder)
+            return builder.make_batches(samples, encoder)
 
-    def _check_no_level(self, node: MixNode) -> None:
+    def check_no_level(self, node: MixNode) -> None:
+        """Raise `ConfigError` if batches are levelled."""
         if self.level is not None:
             with place_noted(node.location):
                 raise ConfigError(
@@ -353,7 +356,9 @@ class Builder:
                     "samples"
                 )
 
-    def _batched(self, samples: Dataset[Any], encoder: Encoder[Any]) -> Dataset[Any]:
+    def make_batches(
+        self, samples: Dataset[Any], encoder: Encoder[Any]
+    ) -> Dataset[Any]:
         """Return samples through the hooks of their encoder, as batches."""
         if not self.encoded:
             samples = self._encoded(samples, encoder)
@@ -382,7 +387,7 @@ class Builder:
         return replace(builder, level=node.level)
 
     def _packed(self, node: MixNode, packing: Packing) -> Builder:
-        encoders = self._encoders(node)
+        encoders = self.encoders_of(node)
         if self.batching.packing_buffer_size is not None or len(encoders) > 1:
             raise ConfigError(
                 "packing says how samples are packed, and so does "
@@ -393,12 +398,12 @@ class Builder:
         batching = replace(self.batching, packing_buffer_size=packing.buffer_size)
         return replace(self, encoder_of=lambda _: encoder, batching=batching)
 
-    def _mixed_batches(self, node: Mix) -> Dataset[Any]:
+    def mix_batches(self, node: Mix) -> Dataset[Any]:
         """Return the batches of a mix with several encoders."""
         if node.plain:
             groups: dict[int, list[Share]] = {}
             for number, part in enumerate(plain_shares(node)):
-                encoders = self._encoders(part.node)
+                encoders = self.encoders_of(part.node)
                 key = id(encoders[0]) if len(encoders) == 1 else -1 - number
                 groups.setdefault(key, []).append(part)
             node = _flat([*map(_together, groups.values())], node)
@@ -417,7 +422,7 @@ class Builder:
         ]
         return self._mixed(batches, node)
 
-    def _composed(
+    def compose_batches(
         self, node: Blend, composition: CompositionKeys, encoder: Encoder[Any]
     ) -> Dataset[Any]:
         """Return global batches that are composed by quotas."""
@@ -446,7 +451,7 @@ class Builder:
             )
         return after_batch(encoder, batches)
 
-    def _encoders(self, node: MixNode) -> list[Encoder[Any]]:
+    def encoders_of(self, node: MixNode) -> list[Encoder[Any]]:
         """Return the distinct encoders of the leaves."""
         encoders = map(self.encoder_of, every_leaf(node))
         return list({id(encoder): encoder for encoder in encoders}.values())
@@ -501,7 +506,8 @@ class Builder:
                 seed=0 if config is None else config.seed_offset,
                 checksums=self.checksums,
             )
-            samples = encoder._load_dataset(loaded, 0, config)
+            # Overridden by task encoders written for Megatron-Energon.
+            samples = encoder._load_dataset(loaded, 0, config)  # noqa: SLF001
         except EnergizeError as error:
             raise noted(error, leaf.location) from error
         return self._encoded(samples, encoder) if self.encoded else samples

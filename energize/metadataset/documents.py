@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -166,31 +166,47 @@ def document(
     Returns:
         The checked document; None if anything in it is wrong.
     """
-    messages: list[tuple[KeyPath, str]] = []
-    if not isinstance(text.data, dict):
+    misplaced = _fault_of_kind(text.data)
+    if misplaced is not None:
+        _add_problems(text, [misplaced], problems)
+        return None
+    if weighs_all is None:
+        weighs_all = text.data.get("__module__") == ENERGIZE
+    text = _in_current_grammar(text, problems)
+    try:
+        checked = DOCUMENT.validate_python(
+            text.data, context={"weighs_all": weighs_all}
+        )
+    except ValidationError as error:
+        _add_problems(text, _faults_of(error, text.data), problems)
+        return None
+    if problems:
+        _add_problems(text, [], problems)
+        return None
+    return MetadatasetFile(text.file, checked.splits, text)
+
+
+def _fault_of_kind(data: Any) -> tuple[KeyPath, str] | None:
+    """Return the path and text of a fault if data are not a metadataset at all."""
+    if not isinstance(data, dict):
         expected = (
             "expected a mapping with __module__, __class__ and splits; got "
-            f"{short(text.data)}"
+            f"{short(data)}"
         )
-        messages.append(((), expected))
-    elif "training" in text.data and "splits" not in text.data:
-        messages.append((("training",), STAGE_FILE))
-    else:
-        module = text.data.get("__module__")
-        text = _in_current_grammar(text, problems)
-        every = module == ENERGIZE if weighs_all is None else weighs_all
-        try:
-            checked = DOCUMENT.validate_python(text.data, context={"weighs_all": every})
-        except ValidationError as error:
-            messages += _faults_of(error, text.data)
-        else:
-            if not problems:
-                return MetadatasetFile(text.file, checked.splits, text)
+        return (), expected
+    if "training" in data and "splits" not in data:
+        return ("training",), STAGE_FILE
+    return None
+
+
+def _add_problems(
+    text: Located, faults: Iterable[tuple[KeyPath, str]], problems: list[Problem]
+) -> None:
+    """Add faults at places without one; raise all problems if there are many."""
     noted = {problem.place for problem in problems}
-    faulty = [text.problem(*fault) for fault in messages]
+    faulty = [text.problem(*fault) for fault in faults]
     problems += [problem for problem in faulty if problem.place not in noted]
     check_few(text.file, problems)
-    return None
 
 
 def _faults_of(error: ValidationError, data: Any) -> Iterator[tuple[KeyPath, str]]:

@@ -243,21 +243,25 @@ def shares_below(
     if not isinstance(node, Mix) or not opened(node):
         return [around]
     shares = expected_shares(node, step)
-    targets = node.targets
-    targeted = targets is not None or around.target is not None
-    targets = shares if targets is None else normalised(targets)
-    base = around.share if around.target is None else around.target
+    targets = _targets_below(around, node, shares)
     parts = []
     for child, share, target in zip(node.children, shares, targets, strict=True):
         names = [name for name in (around.name, child.entry_name) if name]
-        below = Share(
-            child,
-            around.share * share,
-            base * target if targeted else None,
-            "/".join(names) or None,
-        )
+        name = "/".join(names) or None
+        below = Share(child, around.share * share, target, name)
         parts += shares_below(below, opened, step)
     return parts
+
+
+def _targets_below(
+    around: Share, node: Mix, shares: Sequence[Fraction]
+) -> Sequence[Fraction | None]:
+    """Return the shares in the loss of the children of a mix; None without targets."""
+    if node.targets is None and around.target is None:
+        return [None] * len(shares)
+    base = around.share if around.target is None else around.target
+    targets = shares if node.targets is None else normalised(node.targets)
+    return [base * target for target in targets]
 
 
 def expected_shares(node: Mix, step: int = 0) -> list[Fraction]:

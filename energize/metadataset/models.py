@@ -319,7 +319,12 @@ class Packing(Keys):
         """The packer, which chooses the samples of a pack."""
         lengths = _listed(self.length)
         sizes = _listed(self.capacity)
-        return Packer(tuple(lengths), tuple(sizes), self.method, self.too_long)  # type: ignore[arg-type]  # checked above
+        return Packer(
+            tuple(lengths),
+            tuple(sizes),
+            self.method,  # type: ignore[arg-type]  # checked by the model
+            self.too_long,
+        )
 
     @property
     def joined(self) -> tuple[list[str], list[str]]:

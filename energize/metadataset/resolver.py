@@ -309,10 +309,7 @@ class _Resolver:
         aux: Mapping[str, str] | None = None,
     ) -> MixNode | Stages | None:
         """Return the node at the path of the entry at `location`."""
-        self._followed += 1
-        if self._followed > limits.YAML_VALUES:
-            included = f"with all files that it includes, {limits.over('YAML_VALUES')}"
-            raise MetadatasetError(f"{location}: {included}")
+        self._count_followed(location)
         inner = outer.inside(entry)
         present = found_at(
             path
@@ -331,6 +328,13 @@ class _Resolver:
         self._check_relative(entry, location)
         file = self._read(path, location, included=bool(outer.chain))
         return None if file is None else self.split(file, inner, location)
+
+    def _count_followed(self, location: str) -> None:
+        """Count a path; raise `MetadatasetError` above the limit of one file."""
+        self._followed += 1
+        if self._followed > limits.YAML_VALUES:
+            included = f"with all files that it includes, {limits.over('YAML_VALUES')}"
+            raise MetadatasetError(f"{location}: {included}")
 
     def _folder(
         self,
@@ -673,11 +677,7 @@ def blend_options(keys: Any, around: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(keys, ListKeys) and keys.by_quotas:
         return {}
     options = dict(around)
-    changes: dict[str, Any] = {}
-    if isinstance(keys, BlendKeys):
-        for name, default in BLEND_DEFAULTS.items():
-            if getattr(keys, name) not in (None, default):
-                changes[name] = getattr(keys, name)
+    changes = _changed_options(keys) if isinstance(keys, BlendKeys) else {}
     if "scheme" in changes or "unit" in keys.model_fields_set:
         options = {"stop": around["stop"]} if "stop" in around else {}
     elif "block_size" in changes:
@@ -686,6 +686,16 @@ def blend_options(keys: Any, around: Mapping[str, Any]) -> dict[str, Any]:
     if "block_size" in options:
         options.setdefault("scheme", "block")
     return options
+
+
+def _changed_options(keys: BlendKeys) -> dict[str, Any]:
+    """Return the options of a blend that differ from their defaults."""
+    values = {name: getattr(keys, name) for name in BLEND_DEFAULTS}
+    return {
+        name: value
+        for name, value in values.items()
+        if value not in (None, BLEND_DEFAULTS[name])
+    }
 
 
 def _handed_on(
@@ -751,7 +761,7 @@ def plan_of(
             name,
             *steps,  # type: ignore[arg-type]  # the first is given, or has a default
             dataset=dataset,
-            place=text.place(at),
+            location=text.place(at),
             seq_len=keys.seq_len or around.seq_len,
             seed=around.seed if keys.seed is None else keys.seed,
             items_per_step=keys.items_per_step or around.items_per_step or 1,
@@ -766,7 +776,7 @@ def plan_of(
     try:
         return StagePlan(listed, around.steps, first)
     except ConfigError as error:
-        locations = [stage.place for stage in [*listed, *([first] if first else [])]]
+        locations = [stage.location for stage in [*listed, *([first] if first else [])]]
         for line in str(error).splitlines()[:MOST_FAULTS]:
             matches = (name for name in locations if line.startswith(f"{name}: "))
             location = next(matches, text.place(path))

@@ -95,7 +95,7 @@ def test_a_plan(tmp_path, name):
     data = plan.stages[0].dataset
     assert (data.dataset_folders, data.dataset_weights) == (("a", "b"), (0.5, 0.5))
     place = re.fullmatch(
-        r"(.*):(\d+) \(training\.data_stages\[1\]\)", plan.stages[1].place
+        r"(.*):(\d+) \(training\.data_stages\[1\]\)", plan.stages[1].location
     )
     if name == "run.toml":
         line = (tmp_path / name).read_text().splitlines()[int(place[2]) - 1]

@@ -32,7 +32,7 @@ def test_streams_do_not_carry_over():
 
 
 def test_a_stage_that_reads_from_no_dataset():
-    wrong = Stage("second", 5, dataset=[1, 2], place="run.toml:7")
+    wrong = Stage("second", 5, dataset=[1, 2], location="run.toml:7")
     with pytest.raises(
         ConfigError, match=r"run\.toml:7: stage 'second' .*got list '\[1, 2\]'"
     ):
