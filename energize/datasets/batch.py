@@ -66,27 +66,41 @@ T_batch_co = TypeVar("T_batch_co", covariant=True)
 
 
 class BatchDataset(IndexedDataset[T_batch_co]):
-    """`batcher(samples)` for every `batch_size` consecutive items.
+    """Combine every `batch_size` consecutive items into a batch.
 
-    A batch is always full: a sample that is skipped or fails is substituted from its
-    source. Only the last batch of an epoch may be short, unless `drop_last`. No batch
-    reaches over the end of an epoch. Over a stream of unknown length, each lane makes
-    batches of its own items, and has a last batch of its own.
+    Batch k of an epoch is `batcher(items[k * batch_size : (k + 1) * batch_size])`. A
+    skipped or failed sample is replaced by a substitute from the same source, so only
+    the last batch of an epoch can be short. Batches never cross the end of an epoch.
+    For a stream of unknown length, each lane batches its own items, and its last batch
+    can be short.
 
-    With `level`, of each `global_batch_size` items in a row those that a batch holds
-    are chosen so that batches cost about the same, by a column of the sources or a
-    function of columns: see `LevelDataset`. What a global batch holds does not change,
-    and `get_loader` knows its size.
+    If samples have loss weights, the batch gets them as `sample_weights`, unless
+    `batcher` sets them. If `batcher` is a generator function, the result is a
+    `FlatBatchDataset`.
 
-    A batch gets the weights of its samples in the loss as `sample_weights`, where they
-    have any and `batcher` says none itself; it needs a place for them.
+    Args:
+        dataset: The dataset to read.
+        batch_size: Samples of a batch.
+        batcher: Makes a batch of a list of samples.
+        drop_last: Whether a short last batch is dropped.
+        level: Cost of a sample: a column of the sources or a function of columns.
+            Within each global batch, samples are distributed so that batches cost about
+            the same, see `LevelDataset`. Requires `global_batch_size`.
+        global_batch_size: Samples of a global batch. Only with `level`; for gradient
+            accumulation alone, use the argument of `get_loader`.
+        worker_config: Seeds the order by its `seed_offset`; passed to `get_loader`.
+        **ignored: Arguments of Megatron-Energon without effect; they are logged.
 
-    Raises `ConfigError` for a batch size below 1, and when `drop_last` leaves no batch;
-    with `level` what `LevelDataset` raises.
+    Raises:
+        ConfigError: If `batch_size` is below 1, if `drop_last` leaves no batch, or if
+            only one of `level` and `global_batch_size` is set.
+        ColumnError: If a source lacks a column of `level`.
+        NotIndexedError: If `level` is set for a stream.
 
-    >>> from energize import ListSource
-    >>> list(BatchDataset(ListSource("abcde"), 2, "".join))
-    ['ab', 'cd', 'e']
+    Example:
+        >>> from energize import ListSource
+        >>> list(BatchDataset(ListSource("abcde"), 2, "".join))
+        ['ab', 'cd', 'e']
     """
 
     order_name = "BatchDataset"
@@ -189,7 +203,7 @@ class BatchDataset(IndexedDataset[T_batch_co]):
 
     @property
     def global_batch_size(self) -> int | None:
-        """Samples of a global batch, where its micro batches are level; else None."""
+        """Samples of a global batch if micro batches are level; else None."""
         below = _below_maps(self.inputs[0])
         return below.global_batch_size if isinstance(below, LevelDataset) else None
 
@@ -237,7 +251,11 @@ class BatchDataset(IndexedDataset[T_batch_co]):
         return members_between(*self.member_bounds(positions))
 
     def batch_of(self, member: int) -> int:
-        """Return the position of the batch that an item of the input stands in."""
+        """Return the position of the batch that contains an item of the input.
+
+        Args:
+            member: Position of the item in the input.
+        """
         epoch, at = divmod(member, self.inputs[0].size)
         return (epoch * self.size if epoch else 0) + at // self.batch_size
 
@@ -267,8 +285,11 @@ class BatchDataset(IndexedDataset[T_batch_co]):
 
 
 def members_between(first: Int64Array, end: Int64Array) -> Routes:
-    """Return the routes of items made of those of the input from `first` to before
-    `end`.
+    """Return the routes of items that are made of ranges of the input.
+
+    Args:
+        first: First input position of each item, int64, shape (n,).
+        end: End (exclusive) of each range, int64, shape (n,).
     """
     lengths = end - first
     owner = np.repeat(np.arange(len(first)), lengths)
@@ -277,11 +298,10 @@ def members_between(first: Int64Array, end: Int64Array) -> Routes:
 
 
 class _BatchStream(ContentStream[Any]):
-    """Batch k is made of the items of the stream that it would be made of if that were
-    indexed.
+    """Reads the batches of a stream, in the order that `BatchDataset.route` defines.
 
-    Where the length of the stream is not known, a lane takes whole batches as its share
-    of them, and a pass ends with the first batch that is not full.
+    If the length of the input is unknown, a lane reads whole batches as its share, and
+    a pass ends with the first short batch.
     """
 
     _counted = "batches"
@@ -360,12 +380,11 @@ class _BatchStream(ContentStream[Any]):
 
 
 class FlatBatchDataset(RoundsDataset[T_batch_co], BatchDataset[T_batch_co]):
-    """What a generator function yields of every `batch_size` items: any number of
-    batches.
+    """Batches that a generator function yields for every `batch_size` items.
 
-    A stream, whose lanes each take batches of their own part of the input; it resumes
-    between any two of what is yielded. `BatchDataset` and `MixBatchDataset` make it of
-    such a function.
+    The function can yield any number of batches, so the result is a stream. Each lane
+    batches its own part of the input, and a run resumes after any batch. `BatchDataset`
+    and `MixBatchDataset` return this class if their function is a generator function.
     """
 
     order_name = "FlatBatchDataset"
@@ -401,28 +420,37 @@ class FlatBatchDataset(RoundsDataset[T_batch_co], BatchDataset[T_batch_co]):
 
 
 class MixBatchDataset(BatchDataset[T_batch_co]):
-    """Batches whose samples are drawn one by one from several datasets.
+    """Draw the samples of each batch from several datasets by weight.
 
-    Each batch is `batch_mix_fn` of a list of `batch_size` items, drawn from a
-    `BlendDataset` of the pairs. Datasets usually give batches of one sample, which
-    functions like `homogeneous_concat_mix` put together; inner batches of k samples
-    give batches of `batch_size * k`. By default the list itself is the batch. Weights,
-    `scheme`, `stop` and the other parameters of a blend are passed to it; in one that
-    ends, the last batch may be short, unless `drop_last`. The `sample_weights` of inner
-    batches are joined, with 1 for samples of those without.
+    A batch is `batch_mix_fn(items)` for `batch_size` items of a `BlendDataset` of the
+    pairs. The datasets usually contain batches of one sample, which functions such as
+    `homogeneous_concat_mix` join; with inner batches of k samples, a batch has
+    `batch_size * k`. Loss weights of inner batches are joined, with 1 for samples
+    without one.
 
-    Raises what `BlendDataset` and `BatchDataset` raise, and `ConfigError` for unknown
-    parameters.
+    Args:
+        *pairs: The datasets and their weights, as for `BlendDataset`.
+        batch_size: Items of a batch.
+        batch_mix_fn: Makes a batch of a list of items. None returns the list.
+        drop_last: Whether a short last batch is dropped, if the blend ends.
+        worker_config: Seeds the order by its `seed_offset`; passed to `get_loader`.
+        **blend: Further arguments of `BlendDataset`, such as `weights` and `stop`.
 
-    >>> from energize import ListSource
-    >>> mix = MixBatchDataset(
-    ...     (ListSource("a"), 6),
-    ...     (ListSource("b"), 4),
-    ...     batch_size=1000,
-    ...     batch_mix_fn="".join,
-    ... )
-    >>> mix[0].count("a")
-    600
+    Raises:
+        ConfigError: For unknown arguments, and as for `BatchDataset`.
+        WeightError: For invalid weights.
+        EmptyDatasetError: If a dataset with a weight has no items.
+
+    Example:
+        >>> from energize import ListSource
+        >>> mix = MixBatchDataset(
+        ...     (ListSource("a"), 6),
+        ...     (ListSource("b"), 4),
+        ...     batch_size=1000,
+        ...     batch_mix_fn="".join,
+        ... )
+        >>> mix[0].count("a")
+        600
     """
 
     order_name = "MixBatchDataset"
@@ -463,12 +491,12 @@ def same(items: list[T_in]) -> list[T_in]:
 
 
 class FlatMixBatchDataset(FlatBatchDataset[T_batch_co], MixBatchDataset[T_batch_co]):
-    """What a generator function yields of every `batch_size` items of a mix."""
+    """Mixed batches that a generator function yields for every `batch_size` items."""
 
     order_name = "FlatMixBatchDataset"
 
 
 def _below_maps(dataset: Dataset[Any]) -> Dataset[Any]:
-    """Return the first dataset whose items do not pass through, each at its place."""
+    """Return the first node below that does more than change single items."""
     below: Dataset[Any] = tree.unwrap(dataset, tree.CONTENT_ONLY)
     return below

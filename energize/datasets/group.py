@@ -1,4 +1,4 @@
-"""Batches of samples that belong together."""
+"""Batches of samples of one group, such as images of one size."""
 
 from __future__ import annotations
 
@@ -45,26 +45,35 @@ T_batch_co = TypeVar("T_batch_co", covariant=True)
 
 
 class GroupBatchDataset(FoundDataset[T_batch_co]):
-    """`batcher(samples)` for samples of one group: images of one size, texts of about
-    one length.
+    """Batch samples by group, such as images of one size or texts of similar length.
 
-    `sample_group_key(sample)` is `(group, batch_size)`: anything hashable, and how many
-    samples of it make a batch, None where `fixed_batch_size` says it for all groups. A
-    batch comes as soon as it is full; what is left at the end of a pass comes as
-    batches that are not, in the order in which their first samples came, unless
-    `drop_last`.
+    A batch is delivered as soon as its group is full. At the end of a pass, incomplete
+    groups are delivered in the order of their first samples, unless `drop_last`.
 
-    This is a stream: in a loader each lane groups its own part of the input. A state
-    holds, for each sample that waits for its batch, where it was read, and it is read
-    again; so a run resumes after any batch, and no sample is lost or comes twice.
+    This is a stream: in a loader, each lane groups its own part of the input. A state
+    contains the positions of the samples that wait for their batch; they are read again
+    on resume, so no sample is lost or duplicated.
 
-    Raises `ConfigError` for a batch size below 1; `EncoderError` when the function
-    returns anything else.
+    Args:
+        dataset: The dataset to read.
+        fixed_batch_size: Samples of a batch, for all groups. None if
+            `sample_group_key` returns the batch size.
+        sample_group_key: Returns `(group, batch_size)` of a sample. `group` is any
+            hashable; `batch_size` is None if `fixed_batch_size` is set.
+        batcher: Makes a batch of a list of samples of one group.
+        drop_last: Whether incomplete batches are dropped at the end of a pass.
+        worker_config: Seeds the order by its `seed_offset`; passed to `get_loader`.
+        **ignored: Arguments of Megatron-Energon without effect; they are logged.
 
-    >>> from energize import ListSource
-    >>> words = ListSource(["a", "bb", "c", "dd", "e"])
-    >>> list(GroupBatchDataset(words, 2, lambda word: (len(word), None), "+".join))
-    ['a+c', 'bb+dd', 'e']
+    Raises:
+        ConfigError: If the batch size is below 1, or `batcher` is a generator function.
+        EncoderError: While reading, if `sample_group_key` returns another value.
+
+    Example:
+        >>> from energize import ListSource
+        >>> words = ListSource(["a", "bb", "c", "dd", "e"])
+        >>> list(GroupBatchDataset(words, 2, lambda word: (len(word), None), "+".join))
+        ['a+c', 'bb+dd', 'e']
     """
 
     order_name = "GroupBatchDataset"
@@ -123,13 +132,19 @@ class GroupBatchDataset(FoundDataset[T_batch_co]):
 
     @cached_property
     def batch_call(self) -> Call:
+        """The call of `batcher`."""
         return Call(self.batcher, 0, carried, tolerance=self.failure_tolerance())
 
     def group_of(
         self, sample: Any, origin: tuple[Origin, ...], number: int, reading: ReadContext
     ) -> tuple[Hashable, int] | Failed:
-        """Return the group of a sample, which has this number in the run, and its batch
-        size.
+        """Return the group of a sample and the batch size of the group.
+
+        Args:
+            sample: The sample.
+            origin: The positions that the sample is made of.
+            number: The number of the sample in the run.
+            reading: The context of the read.
         """
         word = partial(keyed_by, self, "group", *origin)
         found = self._key_call.one(sample, word, number, reading, by_keys(sample))
@@ -157,8 +172,13 @@ class GroupBatchDataset(FoundDataset[T_batch_co]):
 
 
 class _Waiting(NamedTuple):
-    """A sample that waits for its batch: what it is made of, and where it was read,
-    after how many of its lane.
+    """A sample that waits for its batch.
+
+    Attributes:
+        sample: The sample.
+        origin: The positions that the sample is made of.
+        before: The state of the input before the sample.
+        read: How many samples of the lane were read before it.
     """
 
     sample: Any
@@ -190,7 +210,7 @@ class _GroupStream(LaneStream[T]):
         return LaneReader(self._dataset.inputs[0], opening)
 
     def _read_saved(self) -> None:
-        """Read the samples again that waited when the state was saved."""
+        """Read the samples again that were waiting in the saved state."""
         while self._saved:
             reader, read = self._saved[0]
             before = reader.state()
@@ -216,7 +236,7 @@ class _GroupStream(LaneStream[T]):
             self._left_out(made, samples)
 
     def _full(self) -> list[_Waiting] | None:
-        """Read until a group is full; None at the end of the pass."""
+        """Read until a group is full; return None at the end of the pass."""
         while True:
             before = self._input.state()
             try:
@@ -232,7 +252,7 @@ class _GroupStream(LaneStream[T]):
                 return full
 
     def _take_up(self, waiting: _Waiting) -> list[_Waiting] | None:
-        """Put a sample to its group, which is given when it is full."""
+        """Add a sample to its group; return the group if it is full."""
         number = self._lane.index + self._lane.count * waiting.read
         dataset = self._dataset
         found = dataset.group_of(waiting.sample, waiting.origin, number, self._reading)
@@ -251,7 +271,7 @@ class _GroupStream(LaneStream[T]):
             raise nothing_made(self._dataset, self._in_vain)
 
     def _left(self) -> list[_Waiting]:
-        """Return the next of the groups that are left at the end of a pass."""
+        """Return the next incomplete group at the end of a pass."""
         if self._dataset.drop_last:
             self._groups.clear()
         if not self._groups:

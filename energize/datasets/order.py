@@ -44,8 +44,14 @@ T_co = TypeVar("T_co", covariant=True)
 def cut_epochs(
     dataset: IndexedDataset[object], n: int, size: int, stride: int
 ) -> tuple[Sequence[Span], int]:
-    """Return the spans of the first `n` items of epochs that are the first `size` of
-    every `stride` items of the only input; with a stride of 0, all of them its first.
+    """Return the spans of the first `n` items of epochs cut from the only input.
+
+    Args:
+        dataset: The dataset whose epochs are cut.
+        n: Number of items.
+        size: Items of an epoch.
+        stride: Items of the input from the start of one epoch to the next. 0 if every
+            epoch starts at the first item.
     """
     epochs, rest = divmod(n, max(size, 1))
     if not stride or one_each(dataset.children[0]):  # any items are as many
@@ -56,18 +62,23 @@ def cut_epochs(
 
 
 class ConcatDataset(MixDataset[T_co]):
-    """All items of the first dataset, then all of the second, ...: the same in every
-    run.
+    """Concatenate datasets: all items of the first, then all of the second, and so on.
 
-    It resumes at any item, and delivers in the same order on any number of ranks and
-    workers. With a stream of unknown length among the datasets, each lane reads its
-    part of the first, then its part of the second, and so on. Only the last dataset may
-    be endless. Raises `ConfigError` without datasets, or when one that never ends has
-    others after it.
+    The order is the same in every run and on any number of ranks and workers. If a
+    dataset is a stream of unknown length, each lane reads its part of the first
+    dataset, then its part of the second. Only the last dataset can be endless.
 
-    >>> from energize import ListSource
-    >>> list(ConcatDataset(ListSource("ab"), ListSource("c")))
-    ['a', 'b', 'c']
+    Args:
+        *datasets: The datasets, in order.
+        worker_config: Seeds the order by its `seed_offset`; passed to `get_loader`.
+
+    Raises:
+        ConfigError: If there are no datasets, or a dataset before the last never ends.
+
+    Example:
+        >>> from energize import ListSource
+        >>> list(ConcatDataset(ListSource("ab"), ListSource("c")))
+        ['a', 'b', 'c']
     """
 
     order_name = "ConcatDataset"
@@ -102,20 +113,26 @@ class ConcatDataset(MixDataset[T_co]):
 
 
 class LimitDataset(IndexedDataset[T_co]):
-    """The first `length` items of each epoch of a dataset, or all of them when it has
-    fewer.
+    """Limit each epoch of a dataset to its first `length` items.
 
-    The limit says what is read: it counts the items of all ranks together. Unlike that
-    of `EpochizeDataset`, the next epoch does not go on after the limit: it takes the
-    first items of the input's next epoch, and those of its only epoch again when the
-    input never ends or is a stream. A stream of unknown length is read from the front
-    in each lane, up to the limit.
+    The limit counts items over all ranks. Each epoch takes the first items of the
+    corresponding epoch of the input; if the input is endless or a stream, every epoch
+    takes the same first items. To continue after the limit instead, use
+    `EpochizeDataset`.
 
-    Raises `ConfigError` for a length below 1.
+    Args:
+        dataset: The dataset to read.
+        length: The maximum number of items of an epoch.
+        worker_config: Seeds the order by its `seed_offset`; passed to `get_loader`.
+        **ignored: Arguments of Megatron-Energon without effect; they are logged.
 
-    >>> from energize import ListSource
-    >>> list(LimitDataset(ListSource("abc"), 2))
-    ['a', 'b']
+    Raises:
+        ConfigError: If `length` is below 1.
+
+    Example:
+        >>> from energize import ListSource
+        >>> list(LimitDataset(ListSource("abc"), 2))
+        ['a', 'b']
     """
 
     order_name = "LimitDataset"
@@ -167,21 +184,27 @@ def _check_repeats(repeats: float) -> None:
 
 
 class RepeatDataset(IndexedDataset[T_co]):
-    """`repeats` passes over a dataset in every epoch, 2.5 say; without end when it is
-    None.
+    """Read a dataset several times in each epoch, or endlessly.
 
-    Every epoch has round(repeats * size) items and visits each sample floor(repeats) or
-    ceil(repeats) times. Each pass over a shuffled input is in a new order; so the
-    samples that a fractional pass takes, the first of its order, are others in every
-    epoch.
+    An epoch has `round(repeats * size)` items and contains each sample
+    `floor(repeats)` or `ceil(repeats)` times. Every pass over a shuffled input has a
+    new order, so a fractional pass contains different samples in every epoch.
 
-    A stream is repeated as a whole: `repeats` is a whole number, or None. Raises
-    `ConfigError` for `repeats` that are not a number above 0, or that leave no item,
-    and `NotIndexedError` for a fraction of a stream.
+    Args:
+        dataset: The dataset to read.
+        repeats: Passes in an epoch, such as 2 or 2.5; a whole number for a stream. None
+            repeats the dataset without end.
+        worker_config: Seeds the order by its `seed_offset`; passed to `get_loader`.
+        **ignored: Arguments of Megatron-Energon without effect; they are logged.
 
-    >>> from energize import ListSource
-    >>> list(RepeatDataset(ListSource("abcd"), 1.5))
-    ['a', 'b', 'c', 'd', 'a', 'b']
+    Raises:
+        ConfigError: If `repeats` is not a number above 0, or leaves no item.
+        NotIndexedError: If `repeats` is a fraction and the dataset is a stream.
+
+    Example:
+        >>> from energize import ListSource
+        >>> list(RepeatDataset(ListSource("abcd"), 1.5))
+        ['a', 'b', 'c', 'd', 'a', 'b']
     """
 
     order_name = "RepeatDataset"
@@ -224,7 +247,7 @@ class RepeatDataset(IndexedDataset[T_co]):
 
     @cached_property
     def _stride(self) -> int:
-        """How many items of the input, whole passes, an epoch begins after another."""
+        """Items of the input from the start of one epoch to the next."""
         inner = self.inputs[0].size
         return math.ceil(self.size / inner) * inner
 
@@ -250,28 +273,35 @@ class RepeatDataset(IndexedDataset[T_co]):
 
 
 class ShuffleDataset(IndexedDataset[T_co]):
-    """Every epoch of a finite indexed dataset in a random order of its own, without a
-    buffer.
+    """Shuffle a finite indexed dataset, in a new order in every epoch.
 
-    Each epoch visits every item exactly once. The order is keyed by the seed and the
-    sources, so two datasets of equal size are visited in different orders.
+    Every epoch contains each item exactly once. Permutations are computed, not stored:
+    there is no buffer, and any position costs the same. The order depends on the seed
+    and the sources.
 
-    `max_samples_per_sequence` and `shuffle_buffer_size` keep reading local, as in
-    loaders that read shards in sequence: runs of at most the former many neighbours are
-    put in random order, then items are shuffled within windows of the latter. Both
-    unset: a full permutation. With only the buffer size set, runs are as long as the
-    source's shards.
+    By default an epoch is a full permutation. `shuffle_buffer_size` and
+    `max_samples_per_sequence` keep reads local instead, as in loaders that read shards
+    sequentially: runs of neighbours are put in random order, then items are shuffled
+    within windows.
 
-    `over_epochs` epochs may be shuffled together: each sample comes that many times in
-    them, and may come twice in one. -1 draws samples independently, with replacement.
+    Args:
+        dataset: The dataset to shuffle.
+        shuffle_buffer_size: Items of a window. None for no windows.
+        max_samples_per_sequence: The maximum length of a run. None for a full
+            permutation; if only `shuffle_buffer_size` is set, the length of shards.
+        over_epochs: Epochs that are shuffled together. Each sample occurs that many
+            times in them, and can occur twice in one epoch. -1 draws samples
+            independently, with replacement.
 
-    Raises `ConfigError` for numbers below 1 and for an input that never ends,
-    `NotIndexedError` for a stream.
+    Raises:
+        ConfigError: If a number is below 1, or the dataset never ends.
+        NotIndexedError: If the dataset is a stream.
 
-    >>> from energize import ListSource
-    >>> letters = ShuffleDataset(ListSource("abcd"))
-    >>> sorted(letters)
-    ['a', 'b', 'c', 'd']
+    Example:
+        >>> from energize import ListSource
+        >>> letters = ShuffleDataset(ListSource("abcd"))
+        >>> sorted(letters)
+        ['a', 'b', 'c', 'd']
     """
 
     order_name = "ShuffleDataset"
@@ -343,25 +373,33 @@ class ShuffleDataset(IndexedDataset[T_co]):
 
 
 class EpochizeDataset(IndexedDataset[T_co]):
-    """Epochs of `length` items each, without end: an epoch goes on where the last one
-    stopped.
+    """Divide a dataset into epochs of a chosen length.
 
-    A finite input starts its next pass when one has ended, so every epoch is full. As
-    the outermost dataset of a loader it says where a loop ends, not what is read:
-    `length` counts the steps that each rank makes, as in Energon (see `Loader`).
-    `LimitDataset` says what is read.
+    An epoch continues where the previous one stopped. A finite input is repeated, so
+    every epoch is full and the dataset never ends. To read the same first items in
+    every epoch, use `LimitDataset`.
 
-    Instead of a length, `num_epochs` makes one epoch of that many passes, over all
-    ranks: of an endless dataset, passes as `len` of it counts them.
+    As the outermost dataset of a loader, `length` is the number of steps that every
+    rank makes in a loop (see `Loader`).
 
-    Raises `ConfigError` unless exactly one of the two is given, or for a number below
-    1, and `NotIndexedError` for `num_epochs` of a stream of unknown length.
+    Args:
+        dataset: The dataset to read.
+        length: Items of an epoch.
+        num_epochs: Passes over the dataset in an epoch, over all ranks; the alternative
+            to `length`. For an endless dataset, `len` of it is one pass.
+        worker_config: Seeds the order by its `seed_offset`; passed to `get_loader`.
 
-    >>> from energize import ListSource
-    >>> epochs = EpochizeDataset(ListSource("abc"), 2)
-    >>> cursor = epochs.open()
-    >>> list(cursor), list(epochs.open(state=cursor.state()))
-    (['a', 'b'], ['c', 'a'])
+    Raises:
+        ConfigError: Unless exactly one of `length` and `num_epochs` is set, and it is
+            at least 1.
+        NotIndexedError: If `num_epochs` is set for a stream of unknown length.
+
+    Example:
+        >>> from energize import ListSource
+        >>> epochs = EpochizeDataset(ListSource("abc"), 2)
+        >>> cursor = epochs.open()
+        >>> list(cursor), list(epochs.open(state=cursor.state()))
+        (['a', 'b'], ['c', 'a'])
     """
 
     order_name = "EpochizeDataset"
@@ -398,7 +436,7 @@ class EpochizeDataset(IndexedDataset[T_co]):
 
     @cached_property
     def key(self) -> int:
-        """That of the input: where epochs end changes no order."""
+        """The key of the input, as the ends of epochs do not change the order."""
         return self.inputs[0].key
 
     @cached_property

@@ -45,36 +45,48 @@ def _is_list_of_lists(value: Any) -> bool:
 
 
 class PackingDataset(RoundsDataset[T_pack_co]):
-    """Packs of samples: `final_packer(samples)` for each list of samples that
-    `pre_packer` makes.
+    """Pack samples: select lists of samples, and make a pack of each list.
 
-    `buffer_size` samples are read; `pre_packer(samples)` says which of them belong
-    together, as a list of lists of these samples; each sample of a list goes through
-    `sample_encoder`, if there is one, when its turn comes, and the list through
-    `final_packer`, which may be a generator function and give several packs. Then the
-    next `buffer_size` samples are read. At the end of a pass what is left is packed
-    too. `energize.packing` has packers that are ready to use.
+    1. Read `buffer_size` samples (fewer at the end of a pass).
+    2. `pre_packer(samples)` returns lists of the samples that are packed together.
+    3. `sample_encoder(sample)` encodes each sample of a list, if it is set.
+    4. `final_packer(samples)` makes a pack of the list.
 
-    This is a stream: in a loader each lane packs its own part of the input. It resumes
-    after any pack, in the middle of those of a list too; a state holds where the buffer
-    began and how many of its lists are done, whatever the size of the buffer, so the
-    buffer is read again then. Samples that `pre_packer` leaves out are dropped, and the
-    first time it does a warning says so. Where `sample_encoder` leaves out all samples
-    of a list, there is no pack. Every function may draw random numbers, as in
-    `MapDataset`, and raise `SkipSample`: of `pre_packer` this leaves out the buffer, of
-    the others the sample, or the pack.
+    `energize.packing` has packers that are ready to use.
 
-    A pack gets the weights of its samples in the loss as `sample_weights`, float32 of
-    shape (samples,), where they have any and `final_packer` says none itself.
+    This is a stream: in a loader, each lane packs its own part of the input, and a run
+    resumes after any pack. The state has a constant size; on resume, the buffer is read
+    again. Samples that `pre_packer` does not select are dropped, with one warning.
 
-    Raises `ConfigError` for a buffer size below 1 and a generator where none may stand;
-    `EncoderError` when `pre_packer` returns anything but lists of samples it was given.
+    All functions can draw random numbers as in `MapDataset`, and can raise
+    `SkipSample`: in `pre_packer` it drops the buffer, in `sample_encoder` the sample,
+    in `final_packer` the pack. If samples have loss weights, the pack gets them as
+    `sample_weights`, float32 of shape (samples,), unless `final_packer` sets them.
 
-    >>> from energize import ListSource
-    >>> def halves(letters):
-    ...     return [letters[::2], letters[1::2]]
-    >>> list(PackingDataset(ListSource("abcde"), 4, halves, "".join))
-    ['ac', 'bd', 'e']
+    Args:
+        dataset: The dataset to read.
+        buffer_size: Samples that are passed to one call of `pre_packer`.
+        pre_packer: Returns the samples of its argument as lists, one list for each
+            pack.
+        final_packer: Makes a pack of a list of samples. A generator function can yield
+            several packs.
+        sample_encoder: Encodes a selected sample. None leaves samples unchanged.
+        worker_config: Seeds the order by its `seed_offset`; passed to `get_loader`.
+        **ignored: Arguments of Megatron-Energon. Failure tolerances apply to the
+            functions that they name; others have no effect, and are logged.
+
+    Raises:
+        ConfigError: If `buffer_size` is below 1, or a function other than
+            `final_packer` is a generator function.
+        EncoderError: While reading, if `pre_packer` does not return lists of samples of
+            its argument.
+
+    Example:
+        >>> from energize import ListSource
+        >>> def halves(letters):
+        ...     return [letters[::2], letters[1::2]]
+        >>> list(PackingDataset(ListSource("abcde"), 4, halves, "".join))
+        ['ac', 'bd', 'e']
     """
 
     order_name = "PackingDataset"
@@ -172,9 +184,7 @@ class PackingDataset(RoundsDataset[T_pack_co]):
             yield partial(self._packed, pack, reading)
 
     def _checked(self, selected: Any, buffer: list[Taken]) -> list[list[Taken]]:
-        """Return the lists of samples that `pre_packer` made, each sample with what it
-        is made of.
-        """
+        """Return the lists that `pre_packer` selected, each sample with its origin."""
         buffered = {id(taken.item): taken for taken in buffer}
         if not _is_list_of_lists(selected):
             raise self._not_packs(f"a {type(selected).__name__}")
@@ -213,9 +223,7 @@ class PackingDataset(RoundsDataset[T_pack_co]):
     def _packed(
         self, pack: list[Taken], reading: ReadContext
     ) -> Iterator[tuple[T_pack_co, Origins]]:
-        """Yield what is made of the samples of a list, but of those that
-        `sample_encoder` leaves out: a pack, or several, or none.
-        """
+        """Yield the packs of a list of samples; none if all samples are left out."""
         samples: list[Any] = []
         kept: list[Taken] = []
         for each, item in zip(pack, self._encoded(pack, reading), strict=True):
@@ -243,18 +251,25 @@ class PackingDataset(RoundsDataset[T_pack_co]):
 
 
 class ShuffleBufferDataset(RoundsDataset[T_co]):
-    """The items of each `size` in a row in a random order: for streams.
+    """Shuffle a stream within consecutive blocks of `size` items.
 
-    In a loader each lane shuffles its own part of the input. A state holds where the
-    buffer began and how many of it were given, not the items; they are read again. For
-    a dataset with random access `ShuffleDataset` shuffles all of it, and holds no
-    buffer.
+    In a loader, each lane shuffles its own part of the input. The state has a constant
+    size; on resume, the buffer is read again. For a dataset with random access, use
+    `ShuffleDataset`: it shuffles the whole epoch and needs no buffer.
 
-    Raises `ConfigError` for a size below 1.
+    Args:
+        dataset: The dataset to read.
+        size: Items of a block.
+        worker_config: Seeds the order by its `seed_offset`; passed to `get_loader`.
+        **ignored: Arguments of Megatron-Energon without effect; they are logged.
 
-    >>> from energize import ListSource
-    >>> sorted(ShuffleBufferDataset(ListSource("abcde"), 2))
-    ['a', 'b', 'c', 'd', 'e']
+    Raises:
+        ConfigError: If `size` is below 1.
+
+    Example:
+        >>> from energize import ListSource
+        >>> sorted(ShuffleBufferDataset(ListSource("abcde"), 2))
+        ['a', 'b', 'c', 'd', 'e']
     """
 
     order_name = "ShuffleBufferDataset"

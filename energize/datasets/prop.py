@@ -32,7 +32,7 @@ _ONE_BY_ONE: tuple[type[Any], ...] = (
     MapDataset,
     ShuffleDataset,
 )
-"""What does with each sample the same, whatever samples are beside it."""
+"""Nodes that treat each sample independently of other samples."""
 
 _OF_THE_WHOLE = ("unit", "stop", "max_epochs", "temperature", "min_share", "max_share")
 
@@ -45,30 +45,40 @@ def by_property(
     other: Weight | None = None,
     **options: Any,
 ) -> BlendDataset[T]:
-    """Samples in the proportion of the weights of their values of the column `by`.
+    """Blend the samples of datasets by the values of a column.
 
-    A `BlendDataset` with one dataset for each value: the samples that have it, as they
-    come from `dataset`, shuffled or mapped as there. Of several datasets, samples with
-    the same value are mixed in proportion to their numbers. All that blends can do
-    holds for it: `options` are those of `BlendDataset`, weights may be schedules,
-    blends may hold it, and change its weights.
+    Returns a `BlendDataset` with one part for each value, which contains the samples
+    with this value, shuffled and mapped as in `dataset`. Samples of several datasets
+    with the same value are mixed in proportion to their numbers.
 
-    Values are words, numbers, or ranges of numbers ("0..0.5": from 0 to below 0.5;
-    "0.5.."). All samples that no value names, those without a value too, have the
-    weight `other`; 0 leaves them out.
+    Args:
+        dataset: A dataset, or several.
+        by: The name of a column of the sources.
+        weights: The weight of each value: a number or a `Schedule`. Values are strings,
+            numbers, or ranges of numbers: "0..0.5" includes 0 and excludes 0.5, "0.5.."
+            has no end.
+        other: The weight of all samples with another value, or none. 0 drops them. None
+            if every sample has one of the values.
+        **options: Further arguments of `BlendDataset`.
 
-    Raises `ColumnError` for a column that is not known, for a value that no sample has,
-    values that no weight is given for where there is no `other`, and values that share
-    samples; `ConfigError` for datasets that make items of several samples, which go
-    over the mix; what `BlendDataset` raises.
+    Returns:
+        The blend. Its `names` are the values.
 
-    >>> from energize import ListSource
-    >>> texts = ListSource(
-    ...     "abcd", name="texts", columns={"quality": ["low", "high", "low", "low"]}
-    ... )
-    >>> mix = by_property(texts, "quality", {"high": 3, "low": 1})
-    >>> mix.names, mix.shares(), mix.at(range(1000)).count("b")
-    (('high', 'low'), [0.75, 0.25], 750)
+    Raises:
+        ColumnError: If the column is unknown, a value has no samples, values overlap,
+            or samples have no weight.
+        ConfigError: If a dataset makes items of several samples. Split the dataset
+            below it instead.
+        WeightError: For invalid weights.
+
+    Example:
+        >>> from energize import ListSource
+        >>> texts = ListSource(
+        ...     "abcd", name="texts", columns={"quality": ["low", "high", "low", "low"]}
+        ... )
+        >>> mix = by_property(texts, "quality", {"high": 3, "low": 1})
+        >>> mix.names, mix.shares(), mix.at(range(1000)).count("b")
+        (('high', 'low'), [0.75, 0.25], 750)
     """
     datasets = [dataset] if isinstance(dataset, Dataset) else list(dataset)
     if not datasets:
