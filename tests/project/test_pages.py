@@ -165,7 +165,7 @@ def test_the_metadataset_in_tokens(tmp_path):
         options = {"split_ratios": {"train": 1}, "sample_type": "TextSample"}
         prepare(tmp_path / name, columns=columns, field_map={"text": "txt"}, **options)
     file = tmp_path / "mix.yaml"
-    file.write_text(readme("yaml", "tokens"))
+    file.write_text(readme("yaml", "unit: tokens"))
     blend = get_train_dataset(file, batch_size=None)
     spent = dict(zip(blend.names, blend.spent(10_000), strict=True))
     shares = {name: cost / sum(spent.values()) for name, cost in spent.items()}
