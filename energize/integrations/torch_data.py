@@ -57,6 +57,11 @@ _OWNER, _SEED, _BEGUN, _JOINED, _SET, _START = range(6)
 _log = logging.getLogger("energize")
 
 
+def _shared_array(numbers: list[int]) -> Any:
+    # Spawned workers can take over locks of this context only, forked ones any.
+    return multiprocessing.get_context("spawn").Array("q", numbers)
+
+
 class SharedTable:
     """Numbers that a process shares with those that are being started; another copy has
     its own, which begins with those from `_kept` on.
@@ -69,8 +74,7 @@ class SharedTable:
 
     @staticmethod
     def _shared(numbers: list[int]) -> Any:
-        # Spawned workers can take over locks of this context only, forked ones any.
-        return multiprocessing.get_context("spawn").Array("q", numbers)
+        return _shared_array(numbers)
 
     def __getstate__(self) -> dict[str, Any]:
         table = self._table if get_spawning_popen() else list(self._table[self._kept :])
@@ -99,7 +103,7 @@ class SharedPlace(SharedTable):
 
     @staticmethod
     def _shared(numbers: list[int]) -> Any:
-        return SharedTable._shared([_process(os.getpid()), _NO_SEED, 0, 0, *numbers])
+        return _shared_array([_process(os.getpid()), _NO_SEED, 0, 0, *numbers])
 
     def begin(
         self, following: Callable[[Place], Place], at: Place | None = None

@@ -63,7 +63,7 @@ class LiveRun:
         live = self
         for change in self.run.edits.waiting:
             if change.at <= live.items:
-                live = live._with_effect(change, live.run.edits.without(change))
+                live = live.with_effect(change, live.run.edits.without(change))
         return live
 
     def with_weights(
@@ -98,13 +98,13 @@ class LiveRun:
         live = self.settled()
         change = Change(found.name, items, numbers, step > self.step, of_file)
         if step == self.step:
-            return live._with_effect(change, live.run.edits)
+            return live.with_effect(change, live.run.edits)
         slot = slot_after(live.run.dataset, found.way, items)
         if slot is None:  # refuse now what would be refused when the step has come
-            acting, _ = live._acting(change, live.run.edits)
+            acting, _ = live.acting_change(change, live.run.edits)
             live.run.edited(live.run.edits.with_change(acting))
-        changed = live._edited(live.run.edits.with_change(change))
-        changed._log_change(found, numbers, step, slot)
+        changed = live.edited(live.run.edits.with_change(change))
+        changed.log_change(found, numbers, step, slot)
         return changed
 
     def _agreed(
@@ -141,14 +141,14 @@ class LiveRun:
             )
         return items
 
-    def _with_effect(self, change: Change, edits: Edits) -> LiveRun:
+    def with_effect(self, change: Change, edits: Edits) -> LiveRun:
         """Return the run with a change that takes effect now, beside other edits."""
-        acting, found = self._acting(change, edits)
-        live = self._edited(edits.with_change(acting))
-        live._log_change(found, acting.weights, live.step, acting.at)
+        acting, found = self.acting_change(change, edits)
+        live = self.edited(edits.with_change(acting))
+        live.log_change(found, acting.weights, live.step, acting.at)
         return live
 
-    def _acting(self, change: Change, edits: Edits) -> tuple[Change, NamedBlend]:
+    def acting_change(self, change: Change, edits: Edits) -> tuple[Change, NamedBlend]:
         """Return a change at the slot where it takes effect now, and its blend."""
         run = self.run.edited(edits)
         found = chosen_blend(run.dataset, change.weights, change.blend)
@@ -161,16 +161,25 @@ class LiveRun:
         weights = ungrouped(found.blend, change.weights, slot)
         return Change(found.name, slot, weights, of_file=change.of_file), found
 
-    def _edited(self, edits: Edits) -> LiveRun:
+    def edited(self, edits: Edits) -> LiveRun:
+        """Return the run over its dataset with other edits."""
         return replace(self, run=self.run.edited(edits))
 
-    def _log_change(
+    def log_change(
         self,
         found: NamedBlend,
         weights: Mapping[str, float],
         step: int,
         slot: int | None,
     ) -> None:
+        """Log a change of weights, on rank 0.
+
+        Args:
+            found: The blend.
+            weights: Its weights by name from then on.
+            step: The step at which they take effect.
+            slot: The slot of the blend; None if it is unknown until then.
+        """
         if self.ranks.rank or not _log.isEnabledFor(logging.INFO):
             return
         total = sum(weights.values())

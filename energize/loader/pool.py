@@ -96,13 +96,33 @@ os.register_at_fork(after_in_child=_close_trainer_ends)
 
 
 @dataclass(slots=True)
+class Silence:
+    """A wait for the next reply of a worker.
+
+    Attributes:
+        seconds: Seconds that the trainer has waited.
+        warnings: Number of warnings about this wait.
+    """
+
+    seconds: float = 0.0
+    warnings: int = 0
+
+
+@dataclass(slots=True)
 class Member:
     """A worker process as its trainer sees it.
 
-    `stacks` is the file it writes its stacks to, None before it runs. `silent` is for
-    how many seconds the trainer has waited in vain for a reply of it, `said` how often
-    that was told, `heard` whether any reply came, and `ends` how many workers in its
-    place have ended since one of them answered.
+    Attributes:
+        number: The number of the worker.
+        process: The process.
+        channel: The trainer's end of the connection.
+        leash: The trainer's end of the pipe that the process lives with.
+        regions: The shared memory of the worker.
+        stacks: The descriptor of the file to which the worker writes its stacks; None
+            before it runs.
+        silence: The wait for its next reply.
+        ends: Number of workers with this number that have ended without a reply in
+            between.
     """
 
     number: int
@@ -111,9 +131,7 @@ class Member:
     leash: Connection[Any, Any]
     regions: ReceivedRegions = field(default_factory=ReceivedRegions)
     stacks: int | None = None
-    silent: float = 0.0
-    said: int = 0
-    heard: bool = False
+    silence: Silence = field(default_factory=Silence)
     ends: int = 0
 
     @property
@@ -203,13 +221,14 @@ class WorkerPool:
         self._warn_after = warn_after
         self._look_around = min(_LOOK_AROUND, (warn_after or 2 * _LOOK_AROUND) / 2)
         self._owner = os.getpid()
-        self._members: list[Member] = []
-        self._end = weakref.finalize(self, _end_all, self._members, self._owner)
+        self.members: list[Member] = []
+        """The worker processes, by number."""
+        self._end = weakref.finalize(self, _end_all, self.members, self._owner)
         self._end.atexit = False  # see _end_at_exit
         _pools.add(self)
         with self._closed_on_error():
             for number in range(count):
-                self._members.append(self._started(number))
+                self.members.append(self._started(number))
 
     @property
     def closed(self) -> bool:
@@ -221,7 +240,7 @@ class WorkerPool:
     def ask(self, worker: int, request: Read) -> None:
         """Ask a worker for items of a lane."""
         with self._closed_on_error():
-            self._members[worker].post(request)
+            self.members[worker].post(request)
 
     def look(self) -> None:
         """Take in what replies have come, without waiting for any."""
@@ -279,7 +298,7 @@ class WorkerPool:
         nothing.
         """
         poll = select.poll()
-        by_descriptor = {member.channel.fileno(): member for member in self._members}
+        by_descriptor = {member.channel.fileno(): member for member in self.members}
         for descriptor, member in by_descriptor.items():
             unsent = False
             with suppress(
@@ -335,10 +354,8 @@ class WorkerPool:
         reply = self._rebuilt(member, message)
         if reply.error is not None and reply.lane is None:
             raise reply.error.rebuilt()
-        member.silent = 0.0
+        member.silence = Silence()
         member.ends = 0
-        member.said = 0
-        member.heard = True
         lanes = self.lanes()
         if lanes is not None and reply.run == self.run:
             lanes.note(reply)
@@ -352,7 +369,8 @@ class WorkerPool:
         """Return the reply in a message."""
         reply: Reply
         try:
-            reply, reply.size = member.regions.loads(message.data)
+            reply, size = member.regions.loads(message.data)
+            reply.notes.size = size
         except (OSError, MemoryError):
             raise
         except Exception as error:
@@ -376,12 +394,12 @@ class WorkerPool:
         """Count how long workers with something to answer were silent; replace those
         too long.
         """
-        for member in list(self._members):
+        for member in list(self.members):
             if member.number in heard or not self._owed(member):
                 continue
-            member.silent += waited
+            member.silence.seconds += waited
             self._tell_if_late(member)
-            if self._timeout is not None and member.silent >= self._timeout:
+            if self._timeout is not None and member.silence.seconds >= self._timeout:
                 member.process.kill()
                 cause = (
                     "It was stopped, or hangs: look for a file system that does not "
@@ -395,12 +413,13 @@ class WorkerPool:
 
     def _tell_if_late(self, member: Member) -> None:
         """Say it, each time after twice as long, or raise an error."""
-        if not is_late(member.silent, self._warn_after, member.said):
+        if not is_late(
+            member.silence.seconds, self._warn_after, member.silence.warnings
+        ):
             return
-        member.said += 1
-        text = (
-            f"{member.name} gave no item for {member.silent:.1f} s{self._work(member)}"
-        )
+        member.silence.warnings += 1
+        seconds = member.silence.seconds
+        text = f"{member.name} gave no item for {seconds:.1f} s{self._work(member)}"
         stacks = member.busy_with()
         _log.warning("%s. It is busy with:\n%s", text, stacks)
 
@@ -426,7 +445,7 @@ class WorkerPool:
         )
         other = self._started(member.number)
         other.ends = member.ends + 1
-        self._members[member.number] = other
+        self.members[member.number] = other
         for request in self._owed(other):
             other.post(request)
 
@@ -538,7 +557,7 @@ _pools: weakref.WeakSet[WorkerPool] = weakref.WeakSet()
 
 def _end_at_exit() -> None:
     """End all pools together, so that it takes no longer than for one."""
-    members = [member for pool in _pools if not pool.closed for member in pool._members]
+    members = [member for pool in _pools if not pool.closed for member in pool.members]
     _end_all(members, os.getpid())
     for pool in list(_pools):
         pool.close()

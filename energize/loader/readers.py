@@ -176,7 +176,7 @@ class ReadAhead:
     def learn(self, reply: Reply) -> None:
         """Take note of the size of the items of a reply."""
         if reply.items:
-            size = reply.size / len(reply.items)
+            size = reply.notes.size / len(reply.items)
             # The largest item of a mix decides, and is forgotten only slowly.
             mean = _SIZE_DECAY * self._bytes + (1 - _SIZE_DECAY) * size
             self._bytes = max(size, mean)
@@ -280,7 +280,7 @@ class WorkerRequests:
             raise GarbledError(f"an answer for lane {reply.lane}, which nobody asked")
         states = reply.states
         lane.queue.extend(
-            zip(reply.items, states or repeat(None), reply.made, strict=False)
+            zip(reply.items, states or repeat(None), reply.origins, strict=False)
         )
         lane.read = states[-1] if states else lane.read
         lane.end = reply.end
@@ -296,8 +296,8 @@ class WorkerRequests:
 
     def note_failures(self, reply: Reply) -> None:
         """Count the failures of a reply, also of one whose items are not used."""
-        self._failures.add_all(reply.failures, reply.left_out)
-        for line in reply.lines:
+        self._failures.add_all(reply.notes.failures, reply.notes.left_out)
+        for line in reply.notes.lines:
             said_once(*line)
 
     def _request_ahead(self) -> None:

@@ -127,9 +127,10 @@ class Run(Generic[T]):
             check_place(run.dataset, cursor)
         except (ConfigError, WeightError) as reason:
             raise StateError(f"the saved state does not fit: {reason}") from reason
-        return run, run._loaded(cursor)
+        return run, run.loaded_position(cursor)
 
-    def _loaded(self, state: State) -> RunPosition:
+    def loaded_position(self, state: State) -> RunPosition:
+        """Return the position in a saved state, as this run continues it."""
         step = state.get("step", 0)
         step = (
             step if self.loop is None else step % self.loop
@@ -144,7 +145,7 @@ class Run(Generic[T]):
                     "Leave lanes out"
                 )
             for lane, cursor in place.cursors.items():
-                self._open(
+                self.open_lane(
                     lane, place.lanes, cursor, SILENT
                 ).close()  # what is wrong shows here
             return replace(place, step=step)
@@ -295,7 +296,7 @@ class Run(Generic[T]):
         reading = self.context.counted_by(SILENT.sink.report)
         with activate(self.settings.cache_pool):
             for number in (*range(lane, lanes), *range(lane)):
-                cursor = self._open(number, lanes, None, reading)
+                cursor = self.open_lane(number, lanes, None, reading)
                 with closing(cursor), suppress(EmptyDatasetError, StopIteration):
                     return Copy(
                         next(cursor), flat(cursor.origin), LaneState(number, None)
@@ -334,7 +335,9 @@ class Run(Generic[T]):
         reached = 0
 
         def first_unread(lane: int, state: State | None) -> int | None:
-            with closing(marked_run._open(lane, place.lanes, state, reading)) as cursor:
+            with closing(
+                marked_run.open_lane(lane, place.lanes, state, reading)
+            ) as cursor:
                 position: int | None = cursor.stream.first_unread(iter(branches))
             return position
 
@@ -350,9 +353,10 @@ class Run(Generic[T]):
             reached = max(reached, position)
         return cast("int", slot_after(nodes[depth], found.way[depth:], reached))
 
-    def _open(
+    def open_lane(
         self, lane: int, lanes: int, state: State | None, reading: ReadContext
     ) -> Any:
+        """Open a reader of one of `lanes` lanes of the stream, in a state."""
         return open_lane(
             self.stream, Lane(lane, lanes), state, reading, endless=self.endless
         )

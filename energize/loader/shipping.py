@@ -313,25 +313,45 @@ def _pickled(error: BaseException) -> bytes:
 
 
 @dataclass(slots=True)
+class ReplyNotes:
+    """Failures and log lines of a worker, and the size of a reply.
+
+    Attributes:
+        failures: The samples that failed.
+        left_out: The samples that were left out; None if there are none.
+        lines: Lines for the log.
+        size: Bytes that the items take, set by the receiver.
+    """
+
+    failures: list[Failure] = field(default_factory=list)
+    left_out: LeftOut | None = None
+    lines: list[Line] = field(default_factory=list)
+    size: int = 0
+
+
+@dataclass(slots=True)
 class Reply:
-    """Some items of a lane. Of a stream there is the state after each, what each is
-    made of, and `end`, the state after the last item of the epoch if that was it. With
-    an `error` the items are those that came before it; without a lane it is one of the
-    worker. `lines` are for the log. `size`, set by the receiver, is the bytes that the
-    items take.
+    """Items of a lane.
+
+    Attributes:
+        run: The run that the items were requested for.
+        lane: The lane; None for an error of the worker itself.
+        items: The items.
+        states: The state after each item of a stream. Empty for an indexed dataset.
+        origins: The origin of each item.
+        end: The state after the last item of the epoch of a stream, if it was reached.
+        error: The error that ended reading after these items.
+        notes: What happened while they were read.
     """
 
     run: int
     lane: int | None
     items: list[Any] = field(default_factory=list)
     states: list[State] = field(default_factory=list)
-    made: list[Made] = field(default_factory=list)
+    origins: list[Made] = field(default_factory=list)
     end: State | None = None
-    failures: list[Failure] = field(default_factory=list)
-    left_out: LeftOut | None = None
-    lines: list[Line] = field(default_factory=list)
     error: ShippedError | None = None
-    size: int = 0
+    notes: ReplyNotes = field(default_factory=ReplyNotes)
 
 
 @dataclass(frozen=True, slots=True)

@@ -107,7 +107,8 @@ class Watchdog:
 
 def stack_of(thread: int) -> str:
     """Return what a thread of this process is busy with."""
-    frame = sys._current_frames().get(thread)
+    frames = sys._current_frames()  # noqa: SLF001 - documented, without a public name
+    frame = frames.get(thread)
     return (
         "".join(traceback.format_stack(frame))
         if frame is not None

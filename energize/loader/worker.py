@@ -41,6 +41,7 @@ from energize.loader.shipping import (
     Read,
     Regions,
     Reply,
+    ReplyNotes,
     ShippedError,
     dumps,
     rebuilt,
@@ -256,10 +257,9 @@ class _Worker:
         except BaseException as error:
             # It is raised again in the trainer. Panics of Rust are no Exception.
             reply.error = ShippedError.of(error)
-        reply.failures = self._failures
+        left_out = self._left_out.drained()
+        reply.notes = ReplyNotes(self._failures, left_out, kept_lines())
         self._failures = []
-        reply.left_out = self._left_out.drained()
-        reply.lines = kept_lines()
         return reply
 
     def _open(self, request: Read) -> DatasetReader[Any]:
@@ -290,7 +290,7 @@ class _Worker:
                 return
             reply.items.extend(items)
             reply.states.extend(states)
-            reply.made.extend(made)
+            reply.origins.extend(made)
             lane.owed -= len(items)
             left = until - time.monotonic()
 
