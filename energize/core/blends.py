@@ -145,6 +145,14 @@ def _check_names(match: NamedBlend, weights: Mapping[str, float]) -> None:
     groups = {name: group_of(name, weights) for name in names}
     missing = [name for name, group in groups.items() if group is None]
     extra = [name for name in weights if name not in groups.values()]
+    if missing or extra:
+        raise _name_error(match, missing, extra)
+
+
+def _name_error(
+    match: NamedBlend, missing: Sequence[str], extra: Sequence[str]
+) -> WeightError:
+    names = match.blend.names
     faults = []
     if missing:
         faults.append(f"missing {', '.join(map(repr, missing[:_SHOWN]))}")
@@ -153,12 +161,11 @@ def _check_names(match: NamedBlend, weights: Mapping[str, float]) -> None:
             f"{name!r}{nearest(str(name), missing or names)}" for name in extra[:_SHOWN]
         ]
         faults.append(f"unknown {', '.join(shown)}")
-    if faults:
-        raise WeightError(
-            f"weights of {match.label} are given for all that it is over, by name: "
-            f"{'; '.join(faults)}. It is over {', '.join(names[:_SHOWN])}"
-            f"{', ...' if len(names) > _SHOWN else ''}"
-        )
+    return WeightError(
+        f"weights of {match.label} are given for all that it is over, by name: "
+        f"{'; '.join(faults)}. It is over {', '.join(names[:_SHOWN])}"
+        f"{', ...' if len(names) > _SHOWN else ''}"
+    )
 
 
 def group_of(name: str, weights: Mapping[str, float]) -> str | None:

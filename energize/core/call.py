@@ -426,62 +426,50 @@ class Call:
     def _failed(
         self, error: Exception, argument: Any, reading: ReadContext, place: str
     ) -> Failed:
-        """Return what becomes of an argument for which the function raised an
-        exception.
-        """
+        """Return the failure of a call that raised an exception."""
         name = function_name(self.fn)
         window = current_window()
         if window is not None and window.restarting:
-            return Failed(SkipSample(name), place)  # it was told when it was read first
+            return Failed(SkipSample(name), place)  # logged at the first reading
         reason: SampleError | SkipSample
         if isinstance(error, SkipSample | DataError):
             reason = error
         else:
-            if isinstance(error, ReturnError):
-                lost = f"{name} " if isinstance(error, LostWeightError) else ""
-                text = f"{lost}{error}\n  at {place}"
-            elif (asked := failed_allocation(error)) is not None:
-                batch = (
-                    f" for a batch of {len(argument)}"
-                    if isinstance(argument, list)
-                    else ""
-                )
-                text = (
-                    f"{name} could not allocate {asked}{batch}: "
-                    f"{type(error).__name__}: {error}\n"
-                    f"  at {place}\n"
-                    "  (use a smaller batch_size, smaller samples or fewer workers)"
-                )
-            else:
-                text = (
-                    f"{name} raised {type(error).__name__}: {error}\n"
-                    f"  at {place}\n"
-                    "  (raise SkipSample to leave a sample out, DataError to count it "
-                    "as damaged; or have all exceptions counted with "
-                    "get_loader(on_error='skip'))"
-                )
-            wrapped = EncoderError(text)
-            wrapped.__cause__ = error
-            wrapped.sample = argument
-            reason = wrapped
-            try:
-                reading.failures.decide(wrapped)
-            except (SkipSample, DataError) as decided:
-                reason = decided
-            self._in_a_row += 1
-            most = self._tolerance
-            if most is None:
-                most = reading.failures.tolerance
-            if most and self._in_a_row >= most:
-                raise FatalSampleError(
-                    f"{name} failed {self._in_a_row} times in a row, which is as often "
-                    f"as it may (failure_tolerance), the last time: {text}"
-                ) from error
+            reason = self._decided(error, argument, reading, place)
         _forget_frames(reason)
         stored = None
         if reading.failures.quarantine is not None:
             stored = place_of(argument, name)
         return Failed(reason, place, stored, lasting=self._is_pure)
+
+    def _decided(
+        self, error: Exception, argument: Any, reading: ReadContext, place: str
+    ) -> SampleError | SkipSample:
+        """Return the outcome that the failure policy has for an unexpected exception.
+
+        Raises:
+            FatalSampleError: If the function failed too often in a row.
+        """
+        name = function_name(self.fn)
+        text = _error_text(name, error, argument, place)
+        wrapped = EncoderError(text)
+        wrapped.__cause__ = error
+        wrapped.sample = argument
+        reason: SampleError | SkipSample = wrapped
+        try:
+            reading.failures.decide(wrapped)
+        except (SkipSample, DataError) as decided:
+            reason = decided
+        self._in_a_row += 1
+        most = self._tolerance
+        if most is None:
+            most = reading.failures.tolerance
+        if most and self._in_a_row >= most:
+            raise FatalSampleError(
+                f"{name} failed {self._in_a_row} times in a row, which is as often "
+                f"as it may (failure_tolerance), the last time: {text}"
+            ) from error
+        return reason
 
 
 def _forget_frames(reason: BaseException | None) -> None:
@@ -493,3 +481,25 @@ def _forget_frames(reason: BaseException | None) -> None:
     while reason is not None:
         reason.__traceback__ = None
         reason = reason.__cause__ or reason.__context__
+
+
+def _error_text(name: str, error: Exception, argument: Any, place: str) -> str:
+    if isinstance(error, ReturnError):
+        subject = f"{name} " if isinstance(error, LostWeightError) else ""
+        return f"{subject}{error}\n  at {place}"
+    size = failed_allocation(error)
+    if size is None:
+        return (
+            f"{name} raised {type(error).__name__}: {error}\n"
+            f"  at {place}\n"
+            "  (raise SkipSample to leave a sample out, DataError to count it "
+            "as damaged; or have all exceptions counted with "
+            "get_loader(on_error='skip'))"
+        )
+    batch = f" for a batch of {len(argument)}" if isinstance(argument, list) else ""
+    return (
+        f"{name} could not allocate {size}{batch}: "
+        f"{type(error).__name__}: {error}\n"
+        f"  at {place}\n"
+        "  (use a smaller batch_size, smaller samples or fewer workers)"
+    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,34 +37,39 @@ class Column:
 
     @classmethod
     def of(cls, values: Iterable[Any], name: str) -> Column:
-        """Return a column of numbers, or of words with None for none; `ColumnError` for
-        anything else.
+        """Create a column of numbers, or of words and None.
+
+        Args:
+            values: One value for each sample.
+            name: The name of the column, for errors.
+
+        Raises:
+            ColumnError: If values are mixed, of another type, or beyond 64 bits.
         """
-        given = list(values)
-        kinds = {type(each) for each in given} - {type(None)}
-        if kinds <= {str}:
-            categories = sorted({each for each in given if each is not None})
-            places = {each: i for i, each in enumerate(categories)} | {None: -1}
-            codes = np.array([places[each] for each in given], dtype=np.int32)
-            return cls(codes, tuple(categories))
-        odd = next((i for i, each in enumerate(given) if not _number(each)), None)
+        rows = list(values)
+        types = {type(value) for value in rows} - {type(None)}
+        if types <= {str}:
+            return cls._of_words(rows)
+        odd = next((i for i, value in enumerate(rows) if not _number(value)), None)
         if odd is not None:
             raise ColumnError(
                 f"column {name!r} has numbers, or words, for all samples; sample {odd} "
-                "has "
-                f"{str(given[odd])[:80]!r}"
+                f"has {str(rows[odd])[:80]!r}"
             )
-        kind = (
-            np.float64
-            if any(isinstance(each, float | np.floating) for each in given)
-            else int
-        )
+        is_real = any(isinstance(value, float | np.floating) for value in rows)
         try:
-            return cls(np.array(given, dtype=kind))
+            return cls(np.array(rows, dtype=np.float64 if is_real else int))
         except OverflowError:
             raise ColumnError(
                 f"column {name!r} has whole numbers of more than 64 bits"
             ) from None
+
+    @classmethod
+    def _of_words(cls, rows: Sequence[str | None]) -> Column:
+        categories = sorted({word for word in rows if word is not None})
+        numbers = {word: i for i, word in enumerate(categories)} | {None: -1}
+        codes = np.array([numbers[word] for word in rows], dtype=np.int32)
+        return cls(codes, tuple(categories))
 
     def part(self, rows: Any) -> Column:
         """Those of some samples: a slice, or their numbers."""

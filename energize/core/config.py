@@ -149,35 +149,35 @@ def _beside(dataset: Description) -> tuple[tuple[str, ...], str]:
 def changed_until(
     dataset: Any, saved: Any, current: Any, items: int | None
 ) -> Iterator[str]:
-    """Yield a line for each difference of two configs, the second of which is that of
-    `dataset`.
+    """Yield a line for each difference between the saved and the current config.
 
-    With `items`, those that concern only what comes after the first `items` items are
-    none: weights of later slots, later stages.
+    Args:
+        dataset: The dataset of the config `current`.
+        saved: The config in a state.
+        current: The config of `dataset`.
+        items: Number of items that have been read. Differences that concern later
+            items only, such as weights of later slots, are left out. None: compare all.
     """
     dataset = deciding(dataset)
     if items is not None and isinstance(saved, dict) and isinstance(current, dict):
-        if saved.get("kind") == current.get("kind") and saved != current:
+        same_class = saved.get("kind") == current.get("kind")
+        if same_class and saved != current:
             saved, current = dataset.settled(saved, current, items)
-        inputs = current.get("inputs"), saved.get("inputs")
-        reached = dataset.reached(items) if dataset.inputs else None
         same = {**saved, "inputs": 0} == {**current, "inputs": 0}
-        listed = all(isinstance(each, list) for each in inputs)
-        if (
-            reached is not None
-            and same
-            and listed
-            and _labels(inputs[0]) == _labels(inputs[1])
-        ):
-            rows = zip(dataset.inputs, inputs[1], inputs[0], reached, strict=False)
-            for each, before, now, count in rows:
-                yield from changed_until(each, before, now, count)
+        reached = dataset.reached(items) if dataset.inputs else None
+        if reached is not None and same and _same_labels(saved, current):
+            rows = zip(
+                dataset.inputs,
+                saved["inputs"],
+                current["inputs"],
+                reached,
+                strict=False,
+            )
+            for source, previous, config, count in rows:
+                yield from changed_until(source, previous, config, count)
             return
-        if (
-            saved.get("kind") == current.get("kind")
-            and not same
-            and _OVER_TIME & saved.keys()
-        ):
+        same_class = saved.get("kind") == current.get("kind")
+        if same_class and not same and _OVER_TIME & saved.keys():
             yield (
                 f"{_label(current)}: {items:,} of its items are read; it may change "
                 "from there on"
@@ -185,9 +185,17 @@ def changed_until(
     yield from differences(saved, current)
 
 
+def _same_labels(saved: dict[str, Any], current: dict[str, Any]) -> bool:
+    inputs = (saved.get("inputs"), current.get("inputs"))
+    if not all(isinstance(configs, list) for configs in inputs):
+        return False
+    return _labels(inputs[0]) == _labels(inputs[1])
+
+
 def differences(saved: Any, current: Any) -> Iterator[str]:
-    """Yield a line for each difference of two configs: the name of the source, the
-    argument, and what it was and is.
+    """Yield a line for each difference between two configs.
+
+    A line names the source, the argument, and both values.
     """
     if not isinstance(saved, dict) or not isinstance(current, dict):
         yield "the saved state does not describe its dataset: it is damaged"
@@ -196,27 +204,45 @@ def differences(saved: Any, current: Any) -> Iterator[str]:
     if saved.get("kind") != current.get("kind"):
         yield f"{_label(saved)}: was a {saved.get('kind')}, is a {current.get('kind')}"
         return
+    yield from _changed_node(label, saved, current)
+
+
+def _changed_node(
+    label: str, saved: dict[str, Any], current: dict[str, Any]
+) -> Iterator[str]:
+    """Yield the differences of two nodes of one class, and of their inputs."""
     old = saved.get("inputs") or []
-    new = current.get("inputs") or []
-    names = _labels(new)
-    if old and all(isinstance(each, str) for each in old):  # as `_cut` leaves them
-        if len(old) != len(new):
-            yield f"{label}: had {len(old):,} inputs, has {len(new):,}"
-        else:
-            pairs = zip(names, old, _cut(current)["inputs"], strict=True)
-            changed = [name for name, was, now in pairs if was != now]
-            yield from (f"{who}: its weight or its settings changed" for who in changed)
+    if old and all(isinstance(digest, str) for digest in old):  # as `_cut` leaves them
+        yield from _changed_digests(label, old, current)
         columns = _of_each_input(current)
         current = {k: v for k, v in current.items() if k not in columns}
-        old = new = names = []
+        yield from _changed_settings(label, saved, current, [])
+        return
+    new = current.get("inputs") or []
+    names = _labels(new)
     yield from _changed_settings(label, saved, current, names)
     renamed = []
     if len(old) != 1 or len(new) != 1:
         renamed = list(_renamed(label, _labels(old), names))
         yield from renamed
     if not renamed:
-        for one, other in zip(old, new, strict=True):
-            yield from differences(one, other)
+        for previous, config in zip(old, new, strict=True):
+            yield from differences(previous, config)
+
+
+def _changed_digests(
+    label: str, old: Sequence[str], current: dict[str, Any]
+) -> Iterator[str]:
+    """Yield differences of inputs that a long config has by their digests only."""
+    new = current.get("inputs") or []
+    if len(old) != len(new):
+        yield f"{label}: had {len(old):,} inputs, has {len(new):,}"
+        return
+    for name, saved, present in zip(
+        _labels(new), old, _cut(current)["inputs"], strict=True
+    ):
+        if saved != present:
+            yield f"{name}: its weight or its settings changed"
 
 
 def _changed_settings(
@@ -262,14 +288,25 @@ def _parts(
         ]
     if not (isinstance(saved, list) and isinstance(current, list)):
         return []
-    if all(isinstance(each, dict) and "name" in each for each in [*saved, *current]):
-        rows: Any = zip_longest(saved, current, fillvalue=_ABSENT)  # stages of a plan
-        return [(f"[{(b if a is _ABSENT else a)['name']!r}]", a, b) for a, b in rows]
+    if _are_stages([*saved, *current]):
+        return _stage_parts(saved, current)
     if len(saved) == len(current) == len(inputs):
         return list(
-            zip([f" of {each}" for each in inputs], saved, current, strict=True)
+            zip([f" of {name}" for name in inputs], saved, current, strict=True)
         )
     return []
+
+
+def _are_stages(values: Sequence[Any]) -> bool:
+    return all(isinstance(value, dict) and "name" in value for value in values)
+
+
+def _stage_parts(saved: list[Any], current: list[Any]) -> list[tuple[str, Any, Any]]:
+    parts = []
+    for old, new in zip_longest(saved, current, fillvalue=_ABSENT):
+        stage: Any = new if old is _ABSENT else old
+        parts.append((f"[{stage['name']!r}]", old, new))
+    return parts
 
 
 def _renamed(label: str, before: Sequence[str], now: Sequence[str]) -> Iterator[str]:

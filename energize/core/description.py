@@ -213,45 +213,52 @@ class Description:
                 configs.
         """
         if ignored:
-            calls = any(callable(value) for value in parameters.values())
-            own = {k: most for k, most in ignored.items() if calls and k in TOLERANCES}
-            accepted(
-                type(self).__name__,
-                **{k: v for k, v in ignored.items() if k not in own},
-            )
-            object.__setattr__(self, "_tolerances", own)
-        for each in inputs:
-            if not isinstance(each, Description):
-                raise ConfigError(
-                    f"{type(self).__name__} reads from datasets, got "
-                    f"{type(each).__name__} {str(each)[:80]!r}; wrap an object that "
-                    "has __len__ and __getitem__ in SequenceSource, one that can be "
-                    "iterated over again and again in IterableSource; a function of "
-                    "samples is for MapDataset or IterMapDataset"
-                )
-        if worker_config is not None and (
-            seed := checked_config(worker_config).seed_offset
-        ):
-            inputs = [
-                each if each.worker_config else each.reseeded(seed) for each in inputs
-            ]
-        carried = {worker_config, *map(attrgetter("worker_config"), inputs)} - {None}
-        if len(carried) > 1:
+            self._keep_tolerances(ignored, parameters)
+        self._check_inputs(inputs)
+        if worker_config is not None:
+            seed = checked_config(worker_config).seed_offset
+            if seed:
+                inputs = [
+                    source if source.worker_config else source.reseeded(seed)
+                    for source in inputs
+                ]
+        configs = {worker_config, *map(attrgetter("worker_config"), inputs)} - {None}
+        if len(configs) > 1:
             raise ConfigError(
                 f"{type(self).__name__} is built from parts with different worker "
-                f"configs: {' and '.join(sorted(map(str, carried)))}. Use one for a "
+                f"configs: {' and '.join(sorted(map(str, configs)))}. Use one for a "
                 "whole loader, or give it to the loader alone"
             )
         roles = {*map(attrgetter("role"), inputs)}
         values = {
             "inputs": tuple(inputs),
-            "worker_config": next(iter(carried), None),
+            "worker_config": next(iter(configs), None),
             "role": roles.pop() if len(roles) == 1 else None,
             "parameter_names": tuple(parameters),
             **parameters,
         }
         for name, value in values.items():
             object.__setattr__(self, name, value)
+
+    def _keep_tolerances(
+        self, ignored: Mapping[str, object], parameters: Mapping[str, Any]
+    ) -> None:
+        calls = any(callable(value) for value in parameters.values())
+        tolerances = {k: v for k, v in ignored.items() if calls and k in TOLERANCES}
+        unused = {k: v for k, v in ignored.items() if k not in tolerances}
+        accepted(type(self).__name__, **unused)
+        object.__setattr__(self, "_tolerances", tolerances)
+
+    def _check_inputs(self, inputs: Sequence[Any]) -> None:
+        for source in inputs:
+            if not isinstance(source, Description):
+                raise ConfigError(
+                    f"{type(self).__name__} reads from datasets, got "
+                    f"{type(source).__name__} {str(source)[:80]!r}; wrap an "
+                    "object that has __len__ and __getitem__ in SequenceSource, one "
+                    "that can be iterated over again and again in IterableSource; a "
+                    "function of samples is for MapDataset or IterMapDataset"
+                )
 
     @cached_property
     def key(self) -> int:
@@ -397,28 +404,33 @@ class Description:
             object.__setattr__(self, name, value)
 
     def __repr__(self) -> str:
-        """Return what it is made of, in short, without reading anything: sources,
-        weights, and numbers of its own that are above 1; `describe()` says all.
+        """Return a short text of the dataset, without reading data.
+
+        It contains sources, weights, and numeric parameters above 1. `describe` returns
+        everything.
         """
-        known = vars(self)
-        shown = [repr(each) for each in self.inputs[:4]]
-        if len(weights := known.get("weights") or ()) == len(self.inputs):
-            shown = [
-                f"({each}, {weight})"
-                for each, weight in zip(shown, weights, strict=False)
-            ]
+        shown = self._shown_inputs() if self.inputs else self._shown_source()
+        if self.inputs:
+            values = vars(self)
+            for name in self.parameter_names:
+                value: Any = values.get(name)
+                if type(value) in (int, float) and value > 1:
+                    shown.append(f"{name}={value}")
+        return f"{type(self).__name__}({', '.join(shown)})"
+
+    def _shown_inputs(self) -> list[str]:
+        shown = [repr(source) for source in self.inputs[:4]]
+        weights = vars(self).get("weights") or ()
+        if len(weights) == len(self.inputs):
+            pairs = zip(shown, weights, strict=False)
+            shown = [f"({source}, {weight})" for source, weight in pairs]
         if len(self.inputs) > 4:
             shown.append(f"... {len(self.inputs) - 4} more")
-        if not self.inputs:
-            count = sum(known.get("counts") or ())
-            shown = [
-                repr(getattr(self, "name", "")),
-                *([f"{count:,} samples"] if count else []),
-            ]
-        own: dict[str, Any] = {
-            name: known.get(name) for name in self.parameter_names if self.inputs
-        }
-        shown += [
-            f"{n}={v}" for n, v in own.items() if type(v) in (int, float) and v > 1
-        ]
-        return f"{type(self).__name__}({', '.join(shown)})"
+        return shown
+
+    def _shown_source(self) -> list[str]:
+        shown = [repr(getattr(self, "name", ""))]
+        count = sum(vars(self).get("counts") or ())
+        if count:
+            shown.append(f"{count:,} samples")
+        return shown

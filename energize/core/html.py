@@ -81,28 +81,40 @@ def rows(head: Sequence[str], body: Iterable[Sequence[str]], caption: str = "") 
 def pictures_of(
     value: Any, depth: int = 0, *, stretched: bool = False
 ) -> list[PIL.Image.Image]:
-    """Return the images that a value is, of many the first `PICTURES`: PIL's; and
-    tensors and arrays of shape (3, H, W) or (H, W, 3), after the batch if there is one,
-    of uint8 or of numbers from 0 to 1. If `stretched`, others with their range made 0
-    to 1, and one channel in grey, too.
+    """Return the images in a value, at most the first `PICTURES`.
+
+    Args:
+        value: A PIL image; a tensor or array of shape (3, H, W) or (H, W, 3), with a
+            batch dimension or without one, of uint8 or of numbers from 0 to 1; or a
+            list of these.
+        depth: The number of lists around the value.
+        stretched: Scale other ranges to 0 to 1, and show one channel in grey.
     """
     if isinstance(value, PIL.Image.Image):
         return [value]
-    inner = _array(value)
-    if isinstance(value, list | tuple) or (inner is not None and inner.ndim == 4):
-        few = (value if inner is None else inner)[: PICTURES if depth < DEPTH else 0]
-        found = (pictures_of(each, depth + 1, stretched=stretched) for each in few)
-        return list(islice(chain.from_iterable(found), PICTURES))
-    if inner is None or not inner.size or inner.ndim != 3:
-        return []
-    if stretched:
-        inner = _drawable(inner)
-    if inner.dtype.kind == "f" and inner.min() >= 0 and inner.max() <= 1:
-        inner = np.rint(inner * 255).astype(np.uint8)
-    pixels = np.moveaxis(inner, 0, -1) if inner.shape[0] == 3 else inner
-    if pixels.dtype != np.uint8 or pixels.shape[-1] != 3:
+    array = _array(value)
+    if isinstance(value, list | tuple) or (array is not None and array.ndim == 4):
+        few = (value if array is None else array)[: PICTURES if depth < DEPTH else 0]
+        inner = (pictures_of(part, depth + 1, stretched=stretched) for part in few)
+        return list(islice(chain.from_iterable(inner), PICTURES))
+    pixels = None if array is None else _pixels(array, stretched=stretched)
+    if pixels is None:
         return []
     return [PIL.Image.fromarray(np.ascontiguousarray(pixels))]
+
+
+def _pixels(array: Any, *, stretched: bool) -> Any:
+    """Return an array of three dimensions as uint8 (H, W, 3), or None."""
+    if not array.size or array.ndim != 3:
+        return None
+    if stretched:
+        array = _drawable(array)
+    if array.dtype.kind == "f" and array.min() >= 0 and array.max() <= 1:
+        array = np.rint(array * 255).astype(np.uint8)
+    pixels = np.moveaxis(array, 0, -1) if array.shape[0] == 3 else array
+    if pixels.dtype != np.uint8 or pixels.shape[-1] != 3:
+        return None
+    return pixels
 
 
 def _drawable(values: Any) -> Any:
@@ -192,37 +204,51 @@ def gallery(value: Any, name: str) -> str:
 # Values
 
 
-def value_html(  # noqa: PLR0911 - one for each kind
+def value_html(
     value: Any, name: str = "", depth: int = 0, *, bare: bool = False
 ) -> str:
-    """Return a value as HTML: images as pictures, numbers with shape and range, turns
-    as a conversation, else what it says of itself. `bare`: of images nothing but these.
+    """Return a value as HTML.
+
+    Images become pictures, numbers shape and range, turns a conversation; other values
+    are formatted as text.
+
+    Args:
+        value: Any value.
+        name: The name of its field.
+        depth: The number of lists around it.
+        bare: Show images without shape and range.
     """
     array = _array(value)
     if images := gallery(value, name):
         return images if bare or array is None else f"<p>{_told(array)}</p>{images}"
+    return _plain_html(value, array, name, depth)
+
+
+def _plain_html(value: Any, array: Any, name: str, depth: int) -> str:
+    """Return a value without images as HTML."""
     if array is not None:
         values = f" <code>{text(array.tolist())}</code>" if array.size <= 24 else ""
         return _told(array) + values
     if isinstance(value, MediaDecoder):
         return _video(value, name)
     if isinstance(value, list | tuple) and value and depth < DEPTH:
-        if all(isinstance(each, Turn) for each in value):
-            return conversation(value)
-        parts = (
-            f"<li>{value_html(each, name, depth + 1)}</li>" for each in value[:PICTURES]
-        )
-        more = (
-            f"<p>and {len(value) - PICTURES:,} more</p>"
-            if len(value) > PICTURES
-            else ""
-        )
-        return f"<ol>{''.join(parts)}</ol>{more}"
+        return _list_html(value, name, depth)
     if isinstance(value, str | int | float | None):
         return f'<div class="text" dir="auto">{text(value)}</div>'
     if isinstance(value, bytes):
         return f"{len(value):,} bytes <code>{text(value[:24])}</code>"
     return f"<pre>{text(format_sample_detailed(value))}</pre>"
+
+
+def _list_html(values: Sequence[Any], name: str, depth: int) -> str:
+    if all(isinstance(part, Turn) for part in values):
+        return conversation(values)
+    parts = (
+        f"<li>{value_html(part, name, depth + 1)}</li>" for part in values[:PICTURES]
+    )
+    left = len(values) - PICTURES
+    more = f"<p>and {left:,} more</p>" if left > 0 else ""
+    return f"<ol>{''.join(parts)}</ol>{more}"
 
 
 def _told(array: np.ndarray[Any, Any]) -> str:
@@ -284,43 +310,35 @@ def conversation(
 
 
 def tokens(ids: Any, labels: Any, words: Any = None) -> str | None:
-    """Return rows of token ids, those whose labels are masked shaded; None for what is
-    none.
+    """Return rows of token ids as HTML, with masked tokens shaded.
 
-    `words` makes texts of a list of ids, as `tokenizer.convert_ids_to_tokens` does.
+    Args:
+        ids: Integers of shape (L,) or (N, L).
+        labels: Labels of the same shape; those of masked tokens are -100.
+        words: Maps a list of ids to texts, as `tokenizer.convert_ids_to_tokens`. None
+            or a failure of it: the ids are shown.
+
+    Returns:
+        HTML, or None if `ids` are not token ids.
     """
     numbers = _array(ids)
-    given = _array(labels)
     if numbers is None or numbers.dtype.kind not in "iu" or numbers.ndim not in (1, 2):
         return None
-    masked = (
-        given == _IGNORED
-        if given is not None and given.shape == numbers.shape
-        else None
-    )
+    targets = _array(labels)
+    masked = None
+    if targets is not None and targets.shape == numbers.shape:
+        masked = targets == _IGNORED
     shown = []
     for number, row in enumerate(np.atleast_2d(numbers)[:ROWS]):
-        kept = row[:TOKENS].tolist()
-        names = [str(each) for each in kept]
-        if words is not None:
-            try:
-                names = [str(each) for each in words(kept)]
-            except Exception:  # of a tokenizer of the user: then ids are shown
-                words = None
-        dark = (
-            [False] * len(kept)
-            if masked is None
-            else np.atleast_2d(masked)[number].tolist()
-        )
-        cells = "".join(
-            (
-                f"<span{' class=masked' if off else ''} "
-                f'title="{each}">{text(name, 40)}</span>'
-            )
-            for each, name, off in zip(kept, names, dark[:TOKENS], strict=True)
-        )
-        more = f" … and {len(row) - TOKENS:,} more" if len(row) > TOKENS else ""
-        shown.append(f'<p class="tokens">{cells}{more}</p>')
+        first = row[:TOKENS].tolist()
+        names = _token_names(first, words)
+        if names is None:
+            words = None
+            names = [str(token) for token in first]
+        dark = [False] * len(first)
+        if masked is not None:
+            dark = np.atleast_2d(masked)[number].tolist()
+        shown.append(_token_row(first, names, dark, len(row)))
     if masked is not None:
         part = f"{1 - masked.mean():.0%}" if masked.size else "none"
         shown.append(
@@ -328,6 +346,29 @@ def tokens(ids: Any, labels: Any, words: Any = None) -> str | None:
             "loss</small></p>"
         )
     return "".join(shown)
+
+
+def _token_row(
+    ids: Sequence[int], names: Sequence[str], masked: Sequence[bool], length: int
+) -> str:
+    cells = "".join(
+        (
+            f"<span{' class=masked' if off else ''} "
+            f'title="{token}">{text(name, 40)}</span>'
+        )
+        for token, name, off in zip(ids, names, masked[:TOKENS], strict=True)
+    )
+    more = f" … and {length - TOKENS:,} more" if length > TOKENS else ""
+    return f'<p class="tokens">{cells}{more}</p>'
+
+
+def _token_names(ids: list[int], words: Any) -> list[str] | None:
+    if words is None:
+        return None
+    try:
+        return [str(word) for word in words(ids)]
+    except Exception:  # raised by the user's tokenizer
+        return None
 
 
 # Items
@@ -379,31 +420,35 @@ def dataset_html(
         HTML for notebooks.
 
     """
-    try:
-        size = (
-            f"{dataset.size:,} items per epoch"
-            if dataset.size < 2**53
-            else "without end"
-        )
-    except NotIndexedError:
-        size = "as many items as reading finds"
     sources = dataset.sources[:32]
-    begun = None
+    shares = ["-"] * len(dataset.sources)
     if dataset.indexed:
         taken = dataset.consumed(1000)
-        begun = taken / max(1, taken.sum())
+        shares = [f"{share:.1%}" for share in taken / max(1, taken.sum())]
     labels = names or [source.label or source.name for source in sources]
     body = [
-        (text(labels[n]), f"{each.count:,}" if hasattr(each, "count") else "?",
-         "-" if begun is None else f"{begun[n]:.1%}")
-        for n, each in enumerate(sources)
-    ]  # fmt: skip
+        (text(labels[n]), _count_text(source), shares[n])
+        for n, source in enumerate(sources)
+    ]
     more = len(dataset.sources) - len(sources)
-    body += [(f"and {more:,} more", "", "")] if more > 0 else []
-    caption = f"{heading}{type(dataset).__name__}: {size}"
+    if more > 0:
+        body.append((f"and {more:,} more", "", ""))
+    caption = f"{heading}{type(dataset).__name__}: {_size_text(dataset)}"
     return notebook(
         rows(("source", ">samples", ">of the first 1,000 items"), body, caption)
     )
+
+
+def _count_text(source: Any) -> str:
+    return f"{source.count:,}" if hasattr(source, "count") else "?"
+
+
+def _size_text(dataset: Any) -> str:
+    try:
+        size = dataset.size
+    except NotIndexedError:
+        return "as many items as reading finds"
+    return f"{size:,} items per epoch" if size < 2**53 else "without end"
 
 
 def notebook(shown: str) -> str:

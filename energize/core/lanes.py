@@ -8,7 +8,7 @@ import logging
 import os
 import sys
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
@@ -85,27 +85,35 @@ ALONE = Ranks()
 def current_ranks(
     group: Any = None, environment: Mapping[str, str] | None = None
 ) -> Ranks:
-    """Return the rank of this process at this moment.
+    """Return the current rank of this process.
 
-    `group`: a torch process group or a device mesh of the ranks that read different
-    data. Without one it is the default group of torch.distributed when that is
-    initialised, else what the variables of torchrun, MPI or SLURM say, else one process
-    alone. Without RANK that is worked out from LOCAL_RANK, and on further nodes
-    NODE_RANK and LOCAL_WORLD_SIZE.
+    Args:
+        group: A torch process group or a device mesh of the ranks that read different
+            data. None: the default group of torch.distributed if it is initialised,
+            else the variables of torchrun, MPI or SLURM, else a single process. If
+            RANK is missing, it is computed from LOCAL_RANK, NODE_RANK and
+            LOCAL_WORLD_SIZE.
+        environment: Environment variables; None: those of this process.
 
-    Raises `ConfigError` for variables that are no ranks, and when torch.distributed and
-    torchrun disagree.
+    Raises:
+        ConfigError: If variables are invalid, or torch.distributed and torchrun
+            disagree.
     """
     if group is not None:
         return _in_group(group)
     environment = os.environ if environment is None else environment
     distributed = _initialised()
     if distributed is None:
-        found = (_launched_by(launcher, environment) for launcher in _LAUNCHERS)
-        return next((ranks for ranks in found if ranks is not None), ALONE)
+        launched = (_launched_by(launcher, environment) for launcher in _LAUNCHERS)
+        return next((ranks for ranks in launched if ranks is not None), ALONE)
     ranks = Ranks(distributed.get_rank(), distributed.get_world_size(), _world)
     complete = all(environment.get(name) is not None for name in _LAUNCHERS["torchrun"])
-    by_torchrun = _launched_by("torchrun", environment) if complete else None
+    if complete:
+        _check_torchrun(ranks, _launched_by("torchrun", environment))
+    return ranks
+
+
+def _check_torchrun(ranks: Ranks, by_torchrun: Ranks | None) -> None:
     if by_torchrun is not None and by_torchrun != ranks:
         raise ConfigError(
             f"torch.distributed says that this is rank {ranks.rank} of "
@@ -114,7 +122,6 @@ def current_ranks(
             "data: WorkerConfig(rank=..., world_size=...), or "
             "WorkerConfig(data_parallel_group=...)"
         )
-    return ranks
 
 
 def speaks() -> bool:
@@ -163,7 +170,9 @@ def _initialised() -> Any:
 def _in_group(group: Any) -> Ranks:
     """Return the rank within a process group or a device mesh."""
     if hasattr(group, "get_coordinate"):
-        group = group.get_group() if group.ndim == 1 else group._flatten().get_group()
+        if group.ndim > 1:
+            group = group._flatten()  # noqa: SLF001 - torch has no public name
+        group = group.get_group()
     distributed = _initialised()
     rank = -1 if distributed is None else distributed.get_rank(group)
     if rank < 0:
@@ -181,20 +190,26 @@ def _launched_by(launcher: str, environment: Mapping[str, str]) -> Ranks | None:
         return None
     if launcher == "torchrun" and values[0] is None:
         values[0] = _rank_on_node(environment)
-    if None in values or not all(str(value).isdecimal() for value in values):
-        shown = ", ".join(f"{n}={v!r}" for n, v in zip(names, values, strict=True))
-        raise ConfigError(
-            f"the environment has {shown}: both are whole numbers, as {launcher} sets "
-            "them. Set both, or neither, or give WorkerConfig(rank=..., "
-            "world_size=...)"
-        )
-    rank, world_size = (int(str(value)) for value in values)
+    rank, world_size = _checked_ranks(launcher, values)
     try:
         return Ranks(rank, world_size)
     except ConfigError as error:
         raise ConfigError(
             f"{' and '.join(names)} of the environment: {error}"
         ) from error
+
+
+def _checked_ranks(launcher: str, values: Sequence[str | None]) -> tuple[int, int]:
+    if None in values or not all(str(value).isdecimal() for value in values):
+        names = _LAUNCHERS[launcher]
+        shown = ", ".join(f"{n}={v!r}" for n, v in zip(names, values, strict=True))
+        raise ConfigError(
+            f"the environment has {shown}: both are whole numbers, as {launcher} sets "
+            "them. Set both, or neither, or give WorkerConfig(rank=..., "
+            "world_size=...)"
+        )
+    rank, world_size = values
+    return int(str(rank)), int(str(world_size))
 
 
 def _rank_on_node(environment: Mapping[str, str]) -> str | None:

@@ -146,31 +146,38 @@ def keys_of(item: Any) -> list[str]:
 
 
 def counted(batch: Any) -> int:
-    """Return how many samples a batch has, by its keys, or by its tensors and lists if
-    they agree.
+    """Count the samples of a batch.
 
-    Raises `WeightError` where neither tells.
+    The count is the number of its keys; without keys, the common length of its tensors
+    and lists.
+
+    Args:
+        batch: A batch of any type.
+
+    Raises:
+        WeightError: If there are no keys, and lengths differ.
     """
     keys = listed_keys(batch)
     if keys is not None:
         return len(keys)
-    if isinstance(batch, _KEYED):
-        values: list[Any] = list(batch.values())
-    elif dataclasses.is_dataclass(batch):
-        values = [getattr(batch, each.name) for each in dataclasses.fields(batch)]
-    else:
-        values = [batch, *getattr(batch, "__dict__", {}).values()]
-    columns: list[Any] = [each for each in values if isinstance(each, list)]
-    columns += [each for each in values if isinstance(each, torch.Tensor) and each.ndim]
-    found = sorted({len(each) for each in columns})
-    if len(found) != 1:
+    values = _values_of(batch)
+    lengths = {len(value) for value in values if isinstance(value, list)}
+    lengths |= {len(t) for t in values if isinstance(t, torch.Tensor) and t.ndim}
+    if len(lengths) != 1:
         raise WeightError(
             f"{_named(batch)} does not tell how many samples it has, by columns of the "
-            "lengths "
-            f"{found}. Give it a list of their keys as '__key__', or weigh samples "
-            "before batching"
+            f"lengths {sorted(lengths)}. Give it a list of their keys as '__key__', or "
+            "weigh samples before batching"
         )
-    return found[0]
+    return lengths.pop()
+
+
+def _values_of(batch: Any) -> list[Any]:
+    if isinstance(batch, _KEYED):
+        return list(batch.values())
+    if dataclasses.is_dataclass(batch):
+        return [getattr(batch, field.name) for field in dataclasses.fields(batch)]
+    return [batch, *getattr(batch, "__dict__", {}).values()]
 
 
 # The weight of one item, and items that count more or less.
@@ -306,33 +313,41 @@ def joined_weights(batches: Sequence[Any]) -> torch.Tensor | None:
 
 
 def _weights(items: Sequence[Any], *, packs: bool) -> torch.Tensor | None:
-    """`packs`: items that have several weights and list no keys are packs, a row of a
-    batch each; else they are batches.
+    """Return the weights of a batch of items, or None if no item has one.
+
+    Args:
+        items: Samples, packs or batches.
+        packs: Items that have several weights and list no keys are packs, a row of a
+            batch for each; otherwise they are batches.
     """
-    if not any(map(tells, items)):  # mostly so, and cheap to see
+    if not any(map(tells, items)):  # the usual case, and cheap to check
         return None
-    batches = any(listed_keys(each) is not None for each in items)
+    batches = any(listed_keys(item) is not None for item in items)
     if packs and not batches:
-        for each in items:
-            _check_single(each)
-    rows = [_row(each) for each in items]
+        for item in items:
+            _check_single(item)
+    rows = [_row(item) for item in items]
     if all(row is None for row in rows):
         return None
-    several = any(isinstance(row, torch.Tensor) for row in rows)
-    if not (batches or several):
-        return as_tensor([1.0 if row is None else row for row in rows], torch.float32)
-    batches = batches or not packs
+    if batches or any(isinstance(row, torch.Tensor) for row in rows):
+        return _several_weights(items, rows, batches=batches or not packs)
+    return as_tensor([1.0 if row is None else row for row in rows], torch.float32)
+
+
+def _several_weights(
+    items: Sequence[Any], rows: Sequence[Any], *, batches: bool
+) -> torch.Tensor:
+    """Return the weights of batches, concatenated, or of packs, a row for each."""
     size = counted if batches else _pieces
-    for number, row in enumerate(rows):
+    expanded = []
+    for item, row in zip(items, rows, strict=True):
+        weights = row
         if not isinstance(row, torch.Tensor):
-            rows[number] = as_tensor(1.0 if row is None else row).expand(
-                size(items[number])
-            )
+            weights = as_tensor(1.0 if row is None else row).expand(size(item))
+        expanded.append(weights)
     if batches:
-        return torch.cat(cast("list[torch.Tensor]", rows))
-    return torch.nn.utils.rnn.pad_sequence(
-        cast("list[torch.Tensor]", rows), batch_first=True
-    )
+        return torch.cat(expanded)
+    return torch.nn.utils.rnn.pad_sequence(expanded, batch_first=True)
 
 
 def _row(item: Any) -> torch.Tensor | float | None:
@@ -377,40 +392,56 @@ class LostWeightError(ReturnError):
     """
 
 
-def carried(given: Any, made: T, *, several: bool = False, together: bool = False) -> T:
-    """Return what a function made of an item, or of a list of samples, with the weights
-    of that where it says none itself. With `several`, it is one of several things made
-    of that; with `together`, a list is of batches, whose weights come one after the
-    other.
+def carried(
+    source: Any, made: T, *, several: bool = False, together: bool = False
+) -> T:
+    """Return the result of a function, with the weights of its input if it sets none.
 
-    Weights find their samples by the keys that a batch lists; without such a list, in
-    their order.
+    Weights are matched to samples by the keys that a batch lists; without such a list,
+    by their order.
+
+    Args:
+        source: The item, or the list of samples, that the function was called with.
+        made: The result of the function.
+        several: `made` is one of several results.
+        together: A list `source` has batches, whose weights are concatenated.
     """
-    own = (
-        OWN in made if isinstance(made, dict) else getattr(made, OWN, None) is not None
-    )
-    told = any(map(tells, given)) if type(given) is list else tells(given)
-    if not (own or told):  # mostly so, and cheap to see
+    if not (_has_own_weight(made) or _any_tells(source)):  # usual, and cheap to check
         return made
-    if type(given) is list:
-        weights = (joined_weights if together else batch_weights)(given)
+    if type(source) is list:
+        weights = (joined_weights if together else batch_weights)(source)
         return (
             made
             if weights is None
-            else _gathered(given, made, weights, several=several)
+            else _gathered(source, made, weights, several=several)
         )
-    if made is given or field_of(made, WEIGHTS) is not None:
+    return _carried_by_one(source, made, several=several)
+
+
+def _carried_by_one(source: Any, made: T, *, several: bool) -> T:
+    """Return the result of a function of one item, with the weights of the item."""
+    if made is source or field_of(made, WEIGHTS) is not None:
         return made
-    weights = field_of(given, WEIGHTS)
+    weights = field_of(source, WEIGHTS)
     if weights is None:
-        return _with_weight(given, made)
-    before = listed_keys(given)
+        return _with_weight(source, made)
+    previous = listed_keys(source)
     keys = listed_keys(made)
-    if before is not None and keys is not None:
-        weights = _by_key(before, keys, weights)
+    if previous is not None and keys is not None:
+        weights = _by_key(previous, keys, weights)
     elif several:
         return _itself(made)
     return _with(made, WEIGHTS, weights)
+
+
+def _has_own_weight(item: Any) -> bool:
+    if isinstance(item, dict):
+        return OWN in item
+    return getattr(item, OWN, None) is not None
+
+
+def _any_tells(source: Any) -> bool:
+    return any(map(tells, source)) if type(source) is list else tells(source)
 
 
 carried_one_by_one: Keep = partial(carried, several=True)
@@ -467,30 +498,40 @@ def _gathered(
 ) -> T:
     if made is items:
         return made
-    own_weights = field_of(made, WEIGHTS)
-    # A function that copies all keys lists the weights of its batches, or packs.
-    listed = isinstance(own_weights, list) and any(
-        getattr(w, "ndim", 0) for w in own_weights
-    )
-    if own_weights is not None and not listed:
+    if _sets_weights(made):
         return _without_weight(made)
     if type(made) in (list, tuple) and any(map(is_weighed, cast("Any", made))):
         return made  # a list of the samples, which carry their weights
-    given = [key for each in items for key in keys_of(each)]
+    sample_keys = [key for item in items for key in keys_of(item)]
     keys = listed_keys(made)
-    if keys is not None and len(given) == len(weights):
-        weights = _by_key(given, keys, weights)
+    if keys is not None and len(sample_keys) == len(weights):
+        weights = _by_key(sample_keys, keys, weights)
     elif several:
         return _itself(made)
     own = own_weight(made)
-    found = placed(made, WEIGHTS, weights if own is None else weights * own)
-    if found is None:
-        if field_of(made, OWN) is not None and all(
-            field_of(s, WEIGHT) is None for s in items
-        ):
-            return made  # it has what the encoder said of each sample
-        raise LostWeightError(f"returned {_named(made)}: {_no_place(made, WEIGHTS)}")
-    return _without_weight(found)
+    result = placed(made, WEIGHTS, weights if own is None else weights * own)
+    if result is not None:
+        return _without_weight(result)
+    if field_of(made, OWN) is not None and all(
+        field_of(sample, WEIGHT) is None for sample in items
+    ):
+        return made  # it has the weights that the encoder set
+    raise LostWeightError(f"returned {_named(made)}: {_no_place(made, WEIGHTS)}")
+
+
+def _sets_weights(made: Any) -> bool:
+    """Whether a function has set weights itself.
+
+    A function that copies all keys has a list of the weights of its batches, or packs,
+    which it has not set.
+    """
+    weights = field_of(made, WEIGHTS)
+    if weights is None:
+        return False
+    is_copied = isinstance(weights, list) and any(
+        getattr(w, "ndim", 0) for w in weights
+    )
+    return not is_copied
 
 
 def _without_weight(batch: T) -> T:

@@ -156,31 +156,37 @@ def _with_mark(item: T, mark: Any, is_unweighed: bool) -> T:
     return cast("T", other)
 
 
-def moved_rows(given: Any, made: Any, rows: Sequence[int]) -> tuple[int, ...]:
-    """Return where `rows` of a batch, or of a list of samples, are in what a function
-    made of it.
+def moved_rows(source: Any, made: Any, rows: Sequence[int]) -> tuple[int, ...]:
+    """Return the positions of `rows` of a batch in the result of a function.
 
-    Rows are found by the keys that a batch lists; without such a list they stay where
-    they were.
+    Rows are matched by the keys that a batch lists. Without such a list, they keep
+    their positions.
+
+    Args:
+        source: The batch, or the list of samples, that the function was called with.
+        made: The result of the function.
+        rows: Row numbers in `source`.
     """
-    after = listed_keys(made)
-    before = listed_keys(given)
-    if isinstance(given, list):
-        before = [key for each in given for key in keys_of(each)]
-    if (
-        before is None
-        or after is None
-        or before == after
-        or max(rows, default=0) >= len(before)
-    ):
+    keys = listed_keys(made)
+    previous = listed_keys(source)
+    if isinstance(source, list):
+        previous = [key for sample in source for key in keys_of(sample)]
+    if previous is None or keys is None or previous == keys:
         return tuple(rows)
-    places: dict[str, list[int]] = {}
-    for row, key in enumerate(after):
-        places.setdefault(key, []).append(row)
-    wanted = [places.get(before[row], []) for row in rows]
-    # A substitute has the key of the sample that it is a copy of: which of the two is
-    # no matter.
-    return tuple(sorted(each.pop() for each in wanted if each))
+    if max(rows, default=0) >= len(previous):
+        return tuple(rows)
+    return _matched_rows(previous, keys, rows)
+
+
+def _matched_rows(
+    previous: Sequence[str], keys: Sequence[str], rows: Sequence[int]
+) -> tuple[int, ...]:
+    positions: dict[str, list[int]] = {}
+    for row, key in enumerate(keys):
+        positions.setdefault(key, []).append(row)
+    matches = [positions.get(previous[row], []) for row in rows]
+    # A substitute has the key of the sample that it copies; either row will do.
+    return tuple(sorted(match.pop() for match in matches if match))
 
 
 # Items on their way to a loader

@@ -132,20 +132,27 @@ class Listed:
 def listed_for(
     sources: Iterable[SourceNode[Any]], entries: Sequence[Entry], name: str
 ) -> tuple[Listed, list[Entry]]:
-    """Return the entries as the sources of a run know them, and those that none of them
-    knows.
+    """Match entries to the sources of a run.
 
-    An entry is of the source at its path; or, where no source lies there, of those with
-    the same identity, which are the same samples mounted elsewhere.
+    An entry belongs to the source at its path. If there is none, it belongs to sources
+    with the same identity, which are the same samples at another path.
+
+    Args:
+        sources: The sources of the run.
+        entries: Entries of a quarantine file.
+        name: The name of the file.
+
+    Returns:
+        The matched entries, and the list of entries without a match.
     """
     by_path: dict[str, list[SourceNode[Any]]] = {}
     by_identity: dict[str, list[SourceNode[Any]]] = {}
-    for each in {_told_apart(each): each for each in sources}.values():
-        by_path.setdefault(each.location, []).append(each)
-        by_identity.setdefault(each.identity, []).append(each)
-    found: dict[str, set[int]] = {}
+    for source in {_told_apart(source): source for source in sources}.values():
+        by_path.setdefault(source.location, []).append(source)
+        by_identity.setdefault(source.identity, []).append(source)
+    rows: dict[str, set[int]] = {}
     functions: set[tuple[str, str, str | None, int]] = set()
-    strange: list[Entry] = []
+    unmatched: list[Entry] = []
     for entry in entries:
         place = entry.place
         if place.function is not None:
@@ -154,16 +161,25 @@ def listed_for(
         # Several of one path are split parts or subsets of a folder: some may have the
         # sample.
         owners = by_path.get(place.dataset) or by_identity.get(place.source or "", [])
-        indices = [
-            (_told_apart(each), each.find(place.shard, place.index)) for each in owners
-        ]
-        for source, index in indices:
-            if index is not None:
-                found.setdefault(source, set()).add(index)
-        if not any(index is not None for _, index in indices):
-            strange.append(entry)
-    by_source = {source: frozenset(each) for source, each in found.items()}
-    return Listed(name, by_source, frozenset(functions)), strange
+        matches = _matches(owners, place)
+        for owner, index in matches:
+            rows.setdefault(owner, set()).add(index)
+        if not matches:
+            unmatched.append(entry)
+    by_source = {source: frozenset(indices) for source, indices in rows.items()}
+    return Listed(name, by_source, frozenset(functions)), unmatched
+
+
+def _matches(
+    sources: Iterable[SourceNode[Any]], place: SamplePlace
+) -> list[tuple[str, int]]:
+    """Return the sources that have the sample at a place, and its number in each."""
+    matches = []
+    for source in sources:
+        index = source.find(place.shard, place.index)
+        if index is not None:
+            matches.append((_told_apart(source), index))
+    return matches
 
 
 def _told_apart(source: SourceNode[Any]) -> str:

@@ -84,19 +84,18 @@ def required_fields(kind: type[Any]) -> tuple[str, ...]:
 
 @lru_cache(maxsize=256)
 def declared_fields(kind: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the fields that a dataclass or a named tuple is made from, and those of
-    them that have no default.
-    """
+    """Return the fields of a dataclass or named tuple, and those without a default."""
     if issubclass(kind, tuple):
-        return tuple(kind._fields), tuple(
-            n for n in kind._fields if n not in kind._field_defaults
-        )
-    given = [each for each in fields(kind) if each.init]
+        names = tuple(kind._fields)
+        return names, tuple(name for name in names if name not in kind._field_defaults)
+    declared = [field for field in fields(kind) if field.init]
+    required = [field.name for field in declared if not _has_default(field)]
+    return tuple(field.name for field in declared), tuple(required)
+
+
+def _has_default(field: dataclasses.Field[Any]) -> bool:
     missing = dataclasses.MISSING
-    required = [
-        n for n in given if n.default is missing and n.default_factory is missing
-    ]
-    return tuple(each.name for each in given), tuple(each.name for each in required)
+    return field.default is not missing or field.default_factory is not missing
 
 
 def build(kind: type[T], values: Mapping[str, Any], what: str) -> T:
@@ -274,11 +273,15 @@ def sources_of(sample: Any) -> tuple[Any, ...] | None:
         listed = getattr(sample, "__sources__", None)
     if not isinstance(listed, tuple | list):
         return None
-    sources = []
-    for entry in listed:
-        # A batch has a tuple for each of its samples, or None.
+    return _flat_sources(listed) or None
+
+
+def _flat_sources(entries: Iterable[Any]) -> tuple[Any, ...]:
+    """Flatten sources: a batch has a tuple for each of its samples, or None."""
+    sources: list[Any] = []
+    for entry in entries:
         if isinstance(entry, tuple | list):
             sources.extend(entry)
         elif entry is not None:
             sources.append(entry)
-    return tuple(sources) or None
+    return tuple(sources)

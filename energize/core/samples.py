@@ -255,34 +255,41 @@ class Sample(Markable):
 
     @classmethod
     def from_joined(cls, *args: Any, **kwargs: Any) -> Self:
-        """Return a sample of this type from those that a join puts together.
+        """Create a sample of this type from the samples of a join.
 
-        The first one is the primary: it gives key, restore key, subflavors and weight.
-        Its fields come first; of fields with one name the value of the last sample is
-        taken. Sources of all are listed, in their order. None stands for a sample that
-        has no match, and gives nothing. The samples may be crude, and named
-        (`from_joined(image=..., text=...)`): their names are for types that override
-        this method. Raises `ConfigError` without a primary, for a field that this type
-        does not have, and for one that it needs and nothing gives.
+        The first sample is the primary: it provides key, restore key, subflavors and
+        weight. Its fields come first; if several samples have a field of one name, the
+        last value is used. Sources of all are listed, in order.
 
-        >>> @dataclass
-        ... class Captioned(Sample):
-        ...     text: str
-        ...     lang: str = "?"
-        >>> first = Captioned(__key__="7", text="a cat")
-        >>> Captioned.from_joined(first, {"__key__": "7", "lang": "en"}, None)
-        Captioned(__key__='7', text='a cat', lang='en')
+        Args:
+            *args: The samples, typed or crude; None for a sample without a match.
+            **kwargs: Further samples by name. Types that override this method can use
+                the names.
+
+        Raises:
+            ConfigError: If the primary is missing, samples have a field that this type
+                lacks, or a required field is missing.
+
+        Example:
+            >>> @dataclass
+            ... class Captioned(Sample):
+            ...     text: str
+            ...     lang: str = "?"
+            >>> first = Captioned(__key__="7", text="a cat")
+            >>> Captioned.from_joined(first, {"__key__": "7", "lang": "en"}, None)
+            Captioned(__key__='7', text='a cat', lang='en')
         """
         samples = (*args, *kwargs.values())
         if not samples or samples[0] is None:
-            got = "takes the primary sample first; got " + (
-                "None" if samples else "no sample"
+            value = "None" if samples else "no sample"
+            raise ConfigError(
+                f"{cls.__name__}.from_joined takes the primary sample first; "
+                f"got {value}"
             )
-            raise ConfigError(f"{cls.__name__}.from_joined {got}")
-        present = [each for each in samples if each is not None]
-        joined = {
-            name: value for each in present for name, value in _own_fields(each).items()
-        }
+        present = [sample for sample in samples if sample is not None]
+        joined: dict[str, Any] = {}
+        for sample in present:
+            joined.update(_own_fields(sample))
         unknown = [name for name in joined if name not in type_fields(cls)]
         if unknown:
             raise ConfigError(
@@ -290,14 +297,11 @@ class Sample(Markable):
                 "joined samples have; add it, or override from_joined in "
                 f"{cls.__name__} to choose"
             )
-        metadata = [metadata_of(each) for each in present]
-        sources = [
-            each["__sources__"]
-            for each in metadata
-            if each.get("__sources__") is not None
-        ]
-        if sources:
-            metadata[0]["__sources__"] = tuple(chain.from_iterable(sources))
+        metadata = [metadata_of(sample) for sample in present]
+        sources = [values.get("__sources__") for values in metadata]
+        listed = [source for source in sources if source is not None]
+        if listed:
+            metadata[0]["__sources__"] = tuple(chain.from_iterable(listed))
         return build(cls, metadata[0] | joined, "the join")
 
     def pin_memory(self) -> Self:

@@ -28,7 +28,15 @@ from energize.core.failures import (
     FailureSink,
     LeftOut,
 )
-from energize.core.node import IndexedNode, Node, Origin, Refs, Routes, SourceNode
+from energize.core.node import (
+    IndexedNode,
+    Node,
+    Origin,
+    Refs,
+    Routes,
+    SourceNode,
+    Span,
+)
 from energize.core.padding import Padded, has_padding, moved_rows, unpadded
 from energize.core.quarantine import Listed
 from energize.core.randomness import defer, read_in_window
@@ -354,17 +362,7 @@ class Trace:
                 reading, start, stop
             )
         else:
-            bounds = self._bounds[start : stop + 1]
-            first = bounds[0]
-            members = self._members(routes, reading, first, bounds[-1])
-            items = [members[a - first : b - first] for a, b in pairwise(bounds)]
-            if not reading.substitute and has_padding(members):
-                items = [
-                    Padded.of_members(each, self._sizes(routes, *rows))
-                    if has_padding(each)
-                    else each
-                    for each, rows in zip(items, pairwise(bounds), strict=True)
-                ]
+            items = self._owned(routes, reading, start, stop)
         if not node.traits.makes:
             return items
 
@@ -375,6 +373,23 @@ class Trace:
         if reading.substitute:
             return node.make(items, request)
         return made_of_padded(node, items, request)
+
+    def _owned(
+        self, routes: Routes, reading: ReadContext, start: int, stop: int
+    ) -> list[Any]:
+        """Return for each row the list of its members, or `Padded` in an evaluation."""
+        bounds = self._bounds[start : stop + 1]
+        first = bounds[0]
+        members = self._members(routes, reading, first, bounds[-1])
+        items: list[Any] = [members[a - first : b - first] for a, b in pairwise(bounds)]
+        if reading.substitute or not has_padding(members):
+            return items
+        return [
+            Padded.of_members(item, self._sizes(routes, *rows))
+            if has_padding(item)
+            else item
+            for item, rows in zip(items, pairwise(bounds), strict=True)
+        ]
 
     def _read_others(
         self, failed: Mapping[int, Failed], positions: Int64Array, reading: ReadContext
@@ -608,9 +623,16 @@ def refs_of(dataset: Node[Any], origins: Sequence[Origin]) -> Refs:
 
 
 def consumed(node: IndexedNode[Any], n: int, *, items: bool = False) -> Any:
-    """Return how many samples of each source the first `n` items of a dataset are made
-    of: int64. Or how many `items`: float64, those of several samples by their parts, as
-    large as those of all together are.
+    """Count the samples of each source that the first `n` items are made of.
+
+    Args:
+        node: An indexed dataset.
+        n: Number of items, from the start.
+        items: Count items instead: an item of several samples is divided among their
+            sources.
+
+    Returns:
+        Counts of shape (num_sources,): int64, or float64 with `items`.
     """
     if not node.inputs:
         return np.array([n], dtype=np.int64)
@@ -619,21 +641,26 @@ def consumed(node: IndexedNode[Any], n: int, *, items: bool = False) -> Any:
         return samples * (tree.full_items(node, n) / max(int(samples.sum()), 1))
     spans, counted = node.spans(n)
     total = np.zeros(len(node.sources), dtype=np.float64 if items else np.int64)
-    for child, start, stop, times in spans:
-        inner = node.children[child]
-        numbers = node.source_numbers[child]
-        samples = consumed(inner, stop, items=items)
-        if start:
-            samples = samples - consumed(inner, start, items=items)
-        if isinstance(numbers, int):
-            total[numbers : numbers + len(samples)] += samples * times
-        else:
-            np.add.at(total, numbers, samples * times)
+    for span in spans:
+        _add_span(total, node, span, items=items)
     if counted < n and tree.one_each(node):
         return total + (n - counted)
     for first in range(counted, n, _COUNTED_AT_ONCE):
         at = np.arange(first, min(first + _COUNTED_AT_ONCE, n), dtype=np.int64)
-        found = Trace(node, at).refs()
-        parts = 1.0 / np.bincount(found.item)[found.item] if items else None
-        total += np.bincount(found.source, parts, len(total)).astype(total.dtype)
+        refs = Trace(node, at).refs()
+        parts = 1.0 / np.bincount(refs.item)[refs.item] if items else None
+        total += np.bincount(refs.source, parts, len(total)).astype(total.dtype)
     return total
+
+
+def _add_span(total: Any, node: IndexedNode[Any], span: Span, *, items: bool) -> None:
+    child, start, stop, times = span
+    inner = node.children[child]
+    numbers = node.source_numbers[child]
+    samples = consumed(inner, stop, items=items)
+    if start:
+        samples = samples - consumed(inner, start, items=items)
+    if isinstance(numbers, int):
+        total[numbers : numbers + len(samples)] += samples * times
+    else:
+        np.add.at(total, numbers, samples * times)

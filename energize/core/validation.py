@@ -310,52 +310,32 @@ def safe_loader() -> type[Any]:
 
 
 def check_yaml(text: str | bytes, *, circles: bool = False) -> bytes:
-    """Return a text to parse; raise ValueError for YAML that is no UTF-8, nested too
-    deeply, has or stands for too many values, or has a text with too many letters;
-    unless `circles`, also for aliases to what they stand in. Letters that JSON writes
-    as two escapes are one there.
+    """Check the limits of a YAML text, and return it for a parser.
 
-    Text that is no YAML passes: what parses it says where and why.
+    Invalid YAML passes: the parser reports where and why it is invalid. Surrogate pairs
+    that JSON writes as two escapes become one character.
 
-    >>> check_yaml("[" * 101 + "]" * 101)
-    Traceback (most recent call last):
-      ...
-    ValueError: lists and mappings are nested too deeply, more than 100; to allow \
+    Args:
+        text: The text.
+        circles: Allow aliases to a value that contains them.
+
+    Raises:
+        ValueError: If the text is not UTF-8, is nested too deeply, has or expands to
+            too many values, or has too long a string; unless `circles`, also for
+            circular aliases.
+
+    Example:
+        >>> check_yaml("[" * 101 + "]" * 101)
+        Traceback (most recent call last):
+          ...
+        ValueError: lists and mappings are nested too deeply, more than 100; to allow \
 more, set energize.core.limits.LEVELS
     """
-    sizes: dict[str, int] = {}
-    around: list[
-        tuple[str | None, int]
-    ] = []  # anchors of what is open, and values before it
-    values = 0
     data = text.encode() if isinstance(text, str) else text
+    counter = _YamlCounter(circles=circles)
     try:
         for event in yaml.parse(data, safe_loader()):
-            if isinstance(event, yaml.CollectionStartEvent):
-                around.append((event.anchor, values))
-                if len(around) > limits.LEVELS:
-                    raise ValueError(limits.over("LEVELS"))
-            elif isinstance(event, yaml.CollectionEndEvent):
-                anchor, before = around.pop()
-                if anchor is not None:
-                    sizes[anchor] = values - before + 1
-            elif isinstance(event, yaml.AliasEvent):
-                if not circles and any(event.anchor == anchor for anchor, _ in around):
-                    raise ValueError(INSIDE_ITSELF)
-                values += sizes.get(str(event.anchor), 1) - 1
-            elif (
-                isinstance(event, yaml.ScalarEvent)
-                and len(event.value) > limits.LETTERS
-            ):
-                where = (
-                    ""
-                    if event.start_mark is None
-                    else f"line {event.start_mark.line + 1}: "
-                )
-                raise ValueError(where + limits.over("LETTERS", len(event.value)))
-            values += isinstance(event, yaml.NodeEvent)
-            if values > limits.YAML_VALUES:
-                raise ValueError(limits.over("YAML_VALUES"))
+            counter.add(event)
     except yaml.reader.ReaderError as reason:
         at = reason.position
         where = f"line {data[:at].count(10) + 1}: {data[at : at + 1]!r}"
@@ -368,6 +348,46 @@ more, set energize.core.limits.LEVELS
         )
         return data if single == data else check_yaml(single, circles=circles)
     return data
+
+
+class _YamlCounter:
+    """Counts the values that a YAML text expands to, and checks its limits."""
+
+    def __init__(self, *, circles: bool) -> None:
+        self._circles = circles
+        self._values = 0
+        self._sizes: dict[str, int] = {}
+        # The anchor of each open collection, and the number of values before it.
+        self._open: list[tuple[str | None, int]] = []
+
+    def add(self, event: Any) -> None:
+        """Count an event of the parser; raise ValueError beyond a limit."""
+        if isinstance(event, yaml.CollectionStartEvent):
+            self._open.append((event.anchor, self._values))
+            if len(self._open) > limits.LEVELS:
+                raise ValueError(limits.over("LEVELS"))
+        elif isinstance(event, yaml.CollectionEndEvent):
+            anchor, start = self._open.pop()
+            if anchor is not None:
+                self._sizes[anchor] = self._values - start + 1
+        elif isinstance(event, yaml.AliasEvent):
+            self._add_alias(event.anchor)
+        elif isinstance(event, yaml.ScalarEvent):
+            self._check_length(event)
+        self._values += isinstance(event, yaml.NodeEvent)
+        if self._values > limits.YAML_VALUES:
+            raise ValueError(limits.over("YAML_VALUES"))
+
+    def _add_alias(self, name: Any) -> None:
+        if not self._circles and any(name == anchor for anchor, _ in self._open):
+            raise ValueError(INSIDE_ITSELF)
+        self._values += self._sizes.get(str(name), 1) - 1
+
+    def _check_length(self, event: Any) -> None:
+        if len(event.value) > limits.LETTERS:
+            mark = event.start_mark
+            where = "" if mark is None else f"line {mark.line + 1}: "
+            raise ValueError(where + limits.over("LETTERS", len(event.value)))
 
 
 def load_yaml(text: str | bytes, loader: type[Any] | None = None) -> Any:
