@@ -99,15 +99,15 @@ def _open_container(stream: BinaryIO) -> InputContainer:
     # Not as `options`, which are those of streams too: PyAV 17 writes beyond its memory
     # where streams are found after the header, as in FLV.
     container: InputContainer = _pyav().open(stream, "r", container_options=_OPTIONS)
-    for each in (*container.streams.video, *container.streams.audio):
-        if each.codec_context is not None:
-            each.codec_context.thread_type = "NONE"
-            each.codec_context.thread_count = 1
+    for media_stream in (*container.streams.video, *container.streams.audio):
+        if media_stream.codec_context is not None:
+            media_stream.codec_context.thread_type = "NONE"
+            media_stream.codec_context.thread_count = 1
     return container
 
 
 @contextmanager
-def _opened(stream: BinaryIO, what: str) -> Iterator[InputContainer]:
+def _opened(stream: BinaryIO, name: str) -> Iterator[InputContainer]:
     """Open a container; errors of PyAV within the block become `DecodeError`s of
     `what`.
     """
@@ -118,7 +118,7 @@ def _opened(stream: BinaryIO, what: str) -> Iterator[InputContainer]:
     except (av.FFmpegError, IndexError, struct.error, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or error
         raise DecodeError(
-            f"{what} cannot be decoded: {type(error).__name__}: {reason}; is the file "
+            f"{name} cannot be decoded: {type(error).__name__}: {reason}; is the file "
             "complete, and of a format that FFmpeg reads?"
         ) from error
 
@@ -129,21 +129,25 @@ def _video_stream(container: InputContainer) -> VideoStream | None:
     """
     cover = _pyav().stream.Disposition.attached_pic
     streams = (
-        each for each in container.streams.video if each.codec_context is not None
+        stream for stream in container.streams.video if stream.codec_context is not None
     )
-    return next((each for each in streams if not each.disposition & cover), None)
+    return next((stream for stream in streams if not stream.disposition & cover), None)
 
 
 def _audio_stream(container: InputContainer) -> AudioStream | None:
     return next(
-        (each for each in container.streams.audio if each.codec_context is not None),
+        (
+            stream
+            for stream in container.streams.audio
+            if stream.codec_context is not None
+        ),
         None,
     )
 
 
-def _required(value: T | None, what: str, lacking: str) -> T:
+def _required(value: T | None, name: str, lacking: str) -> T:
     if value is None:
-        raise DecodeError(f"{what} has no {lacking}")
+        raise DecodeError(f"{name} has no {lacking}")
     return value
 
 
@@ -207,11 +211,11 @@ class _FrameIndex:
         at = round(ticks) if abs(ticks - round(ticks)) <= near else math.floor(ticks)
         return -1 if at >= self.times[-1] else max(0, bisect_right(self.times, at) - 1)
 
-    def frames_of(self, asked: ClipRange, unit: str) -> tuple[int, int] | None:
+    def frames_of(self, clip_range: ClipRange, unit: str) -> tuple[int, int] | None:
         """Return the first and the last frame of a range; None if it lies outside the
         video.
         """
-        start, end = asked
+        start, end = clip_range
         last = len(self) - 1
         if unit == "frames":
             first = max(0, math.floor(start))
@@ -229,30 +233,30 @@ class _FrameIndex:
         )
 
 
-def _frame_index(source: BinaryIO, what: str, *, decoding: bool) -> _FrameIndex:
+def _frame_index(source: BinaryIO, name: str, *, decoding: bool) -> _FrameIndex:
     """Return the index by the packets of a video, or if these do not tell, by
     `decoding` all of it.
 
     Packets that a cut leaves out are needed for decoding only and count as no frames.
     """
-    with _opened(source, what) as container:
-        stream = _required(_video_stream(container), what, "video stream")
+    with _opened(source, name) as container:
+        stream = _required(_video_stream(container), name, "video stream")
         # AVI stores the order of packets, not their presentation times.
         has_times = container.format.name != "avi"
         decoding = decoding or stream.codec_context.name not in _FRAME_PER_PACKET
         list_frames = _decoded_frames if decoding else _packets
-        shown = list_frames(container, stream, what)
+        shown = list_frames(container, stream, name)
         rate = _frame_rate(stream) or 25  # as FFmpeg assumes
         tick = Fraction(stream.time_base or 1)
     if not shown:
-        raise DecodeError(f"{what} has a video stream without frames")
+        raise DecodeError(f"{name} has a video stream without frames")
     length = 1 / Fraction(rate) / tick
     if has_times:
         index = _stamped_index(shown, tick, max(1, round(length)))
         if index is not None:
             return index
         if not decoding:
-            return _frame_index(source, what, decoding=True)
+            return _frame_index(source, name, decoding=True)
     times = [round(number * length) for number in range(len(shown) + 1)]
     return _FrameIndex(times, tick, [0], stamped=False)
 
@@ -262,21 +266,21 @@ def _frame_rate(stream: VideoStream) -> Fraction | None:
 
 
 def _decoded_frames(
-    container: InputContainer, stream: VideoStream, what: str
+    container: InputContainer, stream: VideoStream, name: str
 ) -> list[tuple[Any, int, bool]]:
     """Decode all frames; return time, duration and False for each, like `_packets`."""
     return [(f.pts, f.duration or 0, False) for f in container.decode(stream)]
 
 
 def _packets(
-    container: InputContainer, stream: VideoStream, what: str
+    container: InputContainer, stream: VideoStream, name: str
 ) -> list[tuple[Any, int, bool]]:
     """Return time, duration and whether it is a key frame of each frame, by packets."""
     packets = [packet for packet in container.demux(stream) if packet.size]
     listed = len(stream.index_entries) if container.format.name in _LISTING else 0
     if listed > len(packets):
         raise DecodeError(
-            f"{what} is cut off: of {listed} frames that its index lists, "
+            f"{name} is cut off: of {listed} frames that its index lists, "
             f"{len(packets)} are there"
         )
     return [
@@ -310,7 +314,7 @@ def _stamped_index(
 @limits.decoding
 def _read_frames(
     source: BinaryIO,
-    what: str,
+    name: str,
     index: _FrameIndex,
     spans: Sequence[tuple[int, int]],
     size: tuple[int, int] | None,
@@ -322,19 +326,19 @@ def _read_frames(
     `_UntrustedIndexError` if frames are not what `index` says, `DecodeError` if they
     are damaged.
     """
-    places: dict[int, list[tuple[int, int]]] = {}
+    rows: dict[int, list[tuple[int, int]]] = {}
     for clip, (first, last) in enumerate(spans):
         for number in range(first, last + 1):
-            places.setdefault(number, []).append((clip, number - first))
+            rows.setdefault(number, []).append((clip, number - first))
     clips: list[Any] = [None] * len(spans)
     form: dict[str, Any] = (
         {"width": size[0], "height": size[1], "interpolation": "BILINEAR"}
         if size
         else {}
     )
-    for number, frame in _frames(source, what, index, sorted(places)):
+    for number, frame in _frames(source, name, index, sorted(rows)):
         pixels = frame.reformat(format="rgb24", **form).to_ndarray().transpose(2, 0, 1)
-        for clip, place in places[number]:
+        for clip, row in rows[number]:
             first, last = spans[clip]
             if clips[clip] is None:
                 limits.decoding.spend((last - first + 1) * pixels.nbytes)
@@ -344,17 +348,17 @@ def _read_frames(
             if clips[clip].shape[1:] != pixels.shape:
                 _, height, width = pixels.shape
                 raise DecodeError(
-                    f"{what} changes its size at frame {number}, to {width} x "
+                    f"{name} changes its size at frame {number}, to {width} x "
                     f"{height}; give video_out_frame_size=(width, height) to have all "
                     "frames of one size"
                 )
             # By numpy: torch would wake its threads for each of these small copies.
-            np.copyto(clips[clip][place], pixels)
+            np.copyto(clips[clip][row], pixels)
     return [torch.from_numpy(clip) for clip in clips]
 
 
 def _frames(
-    source: BinaryIO, what: str, index: _FrameIndex, wanted: Sequence[int]
+    source: BinaryIO, name: str, index: _FrameIndex, wanted: Sequence[int]
 ) -> Iterator[tuple[int, VideoFrame]]:
     """Yield the frames of these ascending numbers, seeking to keyframes over what is
     not wanted.
@@ -368,10 +372,10 @@ def _frames(
             if frame.pts in numbers:
                 yield numbers[frame.pts], frame
             elif frame.pts is None or frame.pts >= index.times[0]:
-                raise _UntrustedIndexError(f"{what} has a frame at an unexpected time")
+                raise _UntrustedIndexError(f"{name} has a frame at an unexpected time")
 
-    with _opened(source, what) as container:
-        stream = _required(_video_stream(container), what, "video stream")
+    with _opened(source, name) as container:
+        stream = _required(_video_stream(container), name, "video stream")
         limits.decoding.spend(
             _FRAME_PIXEL * stream.codec_context.width * stream.codec_context.height
         )
@@ -384,18 +388,18 @@ def _frames(
                 container.seek(index.times[key], stream=stream, backward=True)
                 ahead = numbered(container.decode(stream))
                 sought = True
-            at, frame = next((each for each in ahead if each[0] >= number), (-1, None))
+            at, frame = next((pair for pair in ahead if pair[0] >= number), (-1, None))
             named = (
                 f"frame {number} (at {index.seconds(number, number)[0]:.3f} s) of "
-                f"{what}"
+                f"{name}"
             )
             if frame is None or at != number:
                 raise _UntrustedIndexError(f"{named} is missing")
             if frame.is_corrupt:
                 # After seeking, the keyframe may not have been one: from the start, it
                 # is damage.
-                kind = _UntrustedIndexError if sought else DecodeError
-                raise kind(f"{named} is damaged")
+                error = _UntrustedIndexError if sought else DecodeError
+                raise error(f"{named} is damaged")
             yield number, frame
 
 
@@ -413,7 +417,7 @@ _GAP = 0.1
 
 @limits.decoding
 def _read_sounds(
-    source: BinaryIO, what: str, spans: Sequence[tuple[int, float]]
+    source: BinaryIO, name: str, spans: Sequence[tuple[int, float]]
 ) -> list[tuple[int, Samples] | None]:
     """Return for each span [start, end) of samples its first sample's number, and
     (channels, n).
@@ -424,8 +428,8 @@ def _read_sounds(
     pieces: list[list[Samples]] = [[] for _ in spans]
     starts = [start for start, _ in spans]
     last = max((end for _, end in spans), default=0)
-    with _opened(source, what) as container:
-        for position, samples in _sound_from(container, min(starts, default=0), what):
+    with _opened(source, name) as container:
+        for position, samples in _sound_from(container, min(starts, default=0), name):
             count = samples.shape[1]
             for clip, span in enumerate(spans):
                 overlap = _overlap(span, position, count)
@@ -438,7 +442,7 @@ def _read_sounds(
             if position + count > last:
                 break
     return [
-        (start, _joined(parts, what)) if parts else None
+        (start, _joined(parts, name)) if parts else None
         for start, parts in zip(starts, pieces, strict=True)
     ]
 
@@ -456,32 +460,32 @@ def _overlap(span: tuple[int, float], position: int, count: int) -> slice | None
 
 
 def _sound_from(
-    container: InputContainer, first: int, what: str
+    container: InputContainer, first: int, name: str
 ) -> Iterator[tuple[int, Samples]]:
     """Yield pieces of the sound from before `first` on, each with the number of its
     first sample.
 
     Samples are counted, from the time of the first one.
     """
-    stream = _required(_audio_stream(container), what, "audio stream")
-    rate = _required(stream.sample_rate or None, what, "rate of its audio stream")
+    stream = _required(_audio_stream(container), name, "audio stream")
+    rate = _required(stream.sample_rate or None, name, "rate of its audio stream")
     tick = Fraction(stream.time_base or Fraction(1, rate))
     exact = container.format.name.split(",")[0] in _EXACT and tick <= Fraction(1, rate)
     if exact and first > _WORTH_SEEKING * rate:
         ticks = int((Fraction(first, rate) - _PREROLL) / tick)
         container.seek(ticks, stream=stream, backward=True)
-    yield from _numbered_sound(container.decode(stream), rate, tick, what)
+    yield from _numbered_sound(container.decode(stream), rate, tick, name)
 
 
 def _numbered_sound(
-    frames: Iterator[AudioFrame], rate: int, tick: Fraction, what: str
+    frames: Iterator[AudioFrame], rate: int, tick: Fraction, name: str
 ) -> Iterator[tuple[int, Samples]]:
     """Yield the samples of each frame with the number of the first one."""
     position: int | None = None
     for frame in frames:
         if frame.sample_rate != rate:
             raise DecodeError(
-                f"{what} changes its rate from {rate} to {frame.sample_rate} Hz"
+                f"{name} changes its rate from {rate} to {frame.sample_rate} Hz"
             )
         if frame.pts is not None:
             stamped = round(frame.pts * Fraction(frame.time_base or tick) * rate)
@@ -495,9 +499,9 @@ def _numbered_sound(
         position += frame.samples
 
 
-def _joined(parts: list[Samples], what: str) -> Samples:
-    if len({(each.shape[0], each.dtype) for each in parts}) > 1:
-        raise DecodeError(f"the sound of {what} changes its channels or their format")
+def _joined(parts: list[Samples], name: str) -> Samples:
+    if len({(part.shape[0], part.dtype) for part in parts}) > 1:
+        raise DecodeError(f"the sound of {name} changes its channels or their format")
     return np.ascontiguousarray(np.concatenate(parts, axis=1))
 
 
@@ -603,8 +607,9 @@ class AVDecoder(MediaDecoder):
             )
         for decoding in (False, True):
             index = self._indexed(decoding=decoding)
-            spans = self._there(
-                ranges, [index.frames_of(each, video_unit) for each in ranges]
+            spans = self._drop_missing(
+                ranges,
+                [index.frames_of(clip_range, video_unit) for clip_range in ranges],
             )
             try:
                 clips = _read_frames(
@@ -633,7 +638,7 @@ class AVDecoder(MediaDecoder):
             first = math.floor(start * scale + 0.5)
             length = end if end == math.inf else math.floor((end - start) * scale + 0.5)
             spans.append((max(0, first), max(0, first + length)))
-        sounds = self._there(
+        sounds = self._drop_missing(
             ranges, _read_sounds(self.open_stream(), self.description, spans)
         )
         times = [
@@ -706,16 +711,16 @@ class AVDecoder(MediaDecoder):
 
     def get_video_fps(self) -> float:
         """Return the frames per second of the video, on average."""
-        found = self.get_metadata(True, False, False, False, False)
+        metadata = self.get_metadata(True, False, False, False, False)
         return _required(
-            found.video_fps, self.description, "video stream with a frame rate"
+            metadata.video_fps, self.description, "video stream with a frame rate"
         )
 
     def get_audio_samples_per_second(self) -> int:
         """Return the samples per second of the sound."""
-        found = self.get_metadata(get_video=False, get_audio_duration=False)
+        metadata = self.get_metadata(get_video=False, get_audio_duration=False)
         return _required(
-            found.audio_sample_rate or None,
+            metadata.audio_sample_rate or None,
             self.description,
             "audio stream with a rate",
         )
@@ -726,8 +731,8 @@ class AVDecoder(MediaDecoder):
         """Return the seconds that the frames are shown, and if asked how many these
         are.
         """
-        found = self.get_metadata(True, True, get_frame_count, False, False)
-        return found.video_duration, found.video_num_frames
+        metadata = self.get_metadata(True, True, get_frame_count, False, False)
+        return metadata.video_duration, metadata.video_num_frames
 
     def get_audio_duration(self) -> float | None:
         """Return the seconds of the sound; None without one."""
@@ -765,10 +770,14 @@ class AVDecoder(MediaDecoder):
             return name
         return f"{name} of {len(self.stream.getvalue())} bytes"
 
-    def _there(self, ranges: list[ClipRange], found: Sequence[T | None]) -> list[T]:
+    def _drop_missing(
+        self, ranges: list[ClipRange], clips: Sequence[T | None]
+    ) -> list[T]:
         """Return what was found, and warn of the ranges in which there is nothing."""
         behind = [
-            each for each, span in zip(ranges, found, strict=True) if span is None
+            clip_range
+            for clip_range, span in zip(ranges, clips, strict=True)
+            if span is None
         ]
         if behind and not self.suppress_warnings:
             listed = ", ".join(f"{start:g} to {end:g}" for start, end in behind[:5])
@@ -779,7 +788,7 @@ class AVDecoder(MediaDecoder):
                 RuntimeWarning,
                 stacklevel=3,
             )
-        return [span for span in found if span is not None]
+        return [span for span in clips if span is not None]
 
     def __reduce__(self) -> tuple[Any, ...]:
         data = self.open_stream().read()
@@ -816,9 +825,9 @@ class AVProbeIndex:
     def __init__(self, container: InputContainer, stream_idx: int = 0) -> None:
         packets = container.demux(video=stream_idx)
         self._entries = [
-            AVProbeEntry(each.pts, each.is_keyframe)
-            for each in packets
-            if each.pts is not None
+            AVProbeEntry(packet.pts, packet.is_keyframe)
+            for packet in packets
+            if packet.pts is not None
         ]
         container.seek(0)
 
@@ -836,12 +845,12 @@ class AVProbeIndex:
         none. With `any_frame` all frames count.
         """
         shown = sorted(
-            (each.timestamp, number)
-            for number, each in enumerate(self._entries)
-            if any_frame or each.is_keyframe
+            (entry.timestamp, number)
+            for number, entry in enumerate(self._entries)
+            if any_frame or entry.is_keyframe
         )
-        before = bisect_right(shown, (timestamp - (not backward), len(self)))
-        at = max(before - 1, 0) if backward else before
+        count = bisect_right(shown, (timestamp - (not backward), len(self)))
+        at = max(count - 1, 0) if backward else count
         return shown[at][1] if at < len(shown) else -1
 
 
@@ -897,10 +906,14 @@ def _checked_ranges(
     name: str, ranges: Sequence[ClipRange], unit: str, units: tuple[str, ...]
 ) -> list[ClipRange]:
     checked_choice(unit, f"{name}_unit", units)
-    for number, each in enumerate(ranges):
-        if len(each) != 2 or not each[0] <= each[1] or math.isinf(each[0]):
+    for number, clip_range in enumerate(ranges):
+        if (
+            len(clip_range) != 2
+            or not clip_range[0] <= clip_range[1]
+            or math.isinf(clip_range[0])
+        ):
             raise ConfigError(
-                f"{name}_clip_ranges[{number}]={each!r} is not (start, end) with "
+                f"{name}_clip_ranges[{number}]={clip_range!r} is not (start, end) with "
                 "numbers start <= end, the end float('inf') for that of the file"
             )
     return [(start, end) for start, end in ranges]

@@ -114,10 +114,10 @@ def check_name(name: object) -> str:
 
 def column_command(path: Path, measured: Mapping[str, str]) -> str:
     """Return the command that measures columns of a folder."""
-    given = " ".join(
+    options = " ".join(
         f"--column {shlex.quote(f'{name}={how}')}" for name, how in measured.items()
     )
-    return f"energize prepare {path} {given}"
+    return f"energize prepare {path} {options}"
 
 
 @own_errors
@@ -140,21 +140,25 @@ def read_columns(path: Path) -> ColumnIndex:
     columns of other shards than those that the folder has now; what reading
     `.info.json` raises.
     """
-    now = read_info(path).shard_counts
+    shard_counts = read_info(path).shard_counts
     file = path / COLUMNS_FOLDER / COLUMNS_NAME
     index = read_document(file, _INDEX)
     if index is None:
-        return ColumnIndex(shard_counts=now, columns={})
-    what = ""
-    if list(index.shard_counts.items()) != list(now.items()):
-        others = sorted(dict(index.shard_counts.items() ^ now.items()))
-        what = ", ".join(map(repr, others[:_SHOWN])) or "their order is another one"
+        return ColumnIndex(shard_counts=shard_counts, columns={})
+    difference = ""
+    if list(index.shard_counts.items()) != list(shard_counts.items()):
+        changed_shards = sorted(dict(index.shard_counts.items() ^ shard_counts.items()))
+        difference = (
+            ", ".join(map(repr, changed_shards[:_SHOWN]))
+            or "their order is another one"
+        )
     elif index.index != folder_version(path):
-        what = "the folder was prepared again"
-    if what:
+        difference = "the folder was prepared again"
+    if difference:
         raise DatasetError(
             f"{file}: its columns are not of the shards that the folder has now: "
-            f"{what}. Measure them again with: {column_command(path, index.measured)}"
+            f"{difference}. Measure them again with: "
+            f"{column_command(path, index.measured)}"
         )
     return index
 
@@ -220,11 +224,11 @@ def values_file(
     name: str, values: npt.NDArray[Any], words: Sequence[str] | None
 ) -> str:
     """Return what the file with these values of a column is called."""
-    found = hashlib.blake2b(np.ascontiguousarray(values).data, digest_size=8)
-    found.update(str(values.dtype).encode())
+    content_hash = hashlib.blake2b(np.ascontiguousarray(values).data, digest_size=8)
+    content_hash.update(str(values.dtype).encode())
     if words is not None:
-        found.update(json.dumps(list(words)).encode())
-    return f"{name}.{found.hexdigest()}.npy"
+        content_hash.update(json.dumps(list(words)).encode())
+    return f"{name}.{content_hash.hexdigest()}.npy"
 
 
 def column_of(
@@ -235,16 +239,16 @@ def column_of(
 
     Raise what `read_values` raises.
     """
-    known = index.shard_counts
-    whole = read_values(path, name, index.columns[name], sum(known.values()))
-    ends = np.cumsum([0, *known.values()]).tolist()
-    stretches_of = dict(zip(known, pairwise(ends), strict=True))
+    indexed_counts = index.shard_counts
+    whole = read_values(path, name, index.columns[name], sum(indexed_counts.values()))
+    ends = np.cumsum([0, *indexed_counts.values()]).tolist()
+    stretches_of = dict(zip(indexed_counts, pairwise(ends), strict=True))
     stretches = [stretches_of.get(shard, (0, 0)) for shard in counts]
     if [stop - start for start, stop in stretches] != list(counts.values()):
         raise DatasetError(
             f"{path} was prepared again, with other shards, while it was in use; make "
             "the dataset anew"
         )
-    if all(one[1] == other[0] for one, other in pairwise(stretches)):
+    if all(previous[1] == following[0] for previous, following in pairwise(stretches)):
         return whole.part(slice(stretches[0][0], stretches[-1][1]))  # nothing is copied
-    return whole.part(np.concatenate([np.arange(*each) for each in stretches]))
+    return whole.part(np.concatenate([np.arange(*stretch) for stretch in stretches]))

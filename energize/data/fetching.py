@@ -60,7 +60,7 @@ def stat(url: str) -> Stat:
     secrets and what to do; `ConfigError` for a scheme that is not known, and if a
     library is missing.
     """
-    return Stat(*_ask("call", url, "stat"))
+    return Stat(*_request("call", url, "stat"))
 
 
 def listing(url: str, recursive: bool = False) -> list[tuple[str, int | None]]:
@@ -70,21 +70,21 @@ def listing(url: str, recursive: bool = False) -> list[tuple[str, int | None]]:
     Raise OSError as `stat`, and for more than `limits.OBJECTS`.
     """
     most = limits.OBJECTS
-    found = _ask("call", url, "listing", recursive, most)
-    if len(found) > most:
+    entries = _request("call", url, "listing", recursive, most)
+    if len(entries) > most:
         raise OSError(errno.EFBIG, limits.over("OBJECTS"), shown(url))
     return sorted(
-        dict(found).items()
+        dict(entries).items()
     )  # a name may be that of an object and of a folder
 
 
 def is_folder(url: str) -> bool:
     """Return whether anything is below a URL. Raise OSError as `stat`."""
-    return bool(_ask("call", url, "holds"))
+    return bool(_request("call", url, "holds"))
 
 
 def ranges(
-    url: str, found: Stat, starts: Sequence[int], stops: Sequence[int]
+    url: str, object_stat: Stat, starts: Sequence[int], stops: Sequence[int]
 ) -> list[bytes]:
     """Return the bytes of each range of an object that was `found`, in ascending order.
 
@@ -92,7 +92,7 @@ def ranges(
     `ShardError` if the object is another one now, OSError as `stat`.
     """
     cache = _cache()
-    key = key_of(url, *found)
+    key = key_of(url, *object_stat)
     got: list[Any] = list(map(partial(cache.read, key), starts, stops))
     if None not in got:
         return got
@@ -101,14 +101,14 @@ def ranges(
     for how in ("", "carried"):
         missing = [row for row, data in enumerate(got) if data is None]
         if missing:
-            answers = _fetch(url, found, [spans[row] for row in missing], how)
+            answers = _fetch(url, object_stat, [spans[row] for row in missing], how)
             for row, data in zip(missing, answers, strict=True):
                 got[row] = cache.read(key, *spans[row]) if data is None else data
     return got
 
 
 def plan(
-    url: str, found: Stat | None, starts: Sequence[int], stops: Sequence[int]
+    url: str, object_stat: Stat | None, starts: Sequence[int], stops: Sequence[int]
 ) -> None:
     """Have ranges, in ascending order, fetched into the cache before they are asked
     for, after all that is asked for; the whole object without any. Where it was not
@@ -116,20 +116,22 @@ def plan(
     where a range ends. What fails is told when it is read.
     """
     spans = _spans(starts, stops)
-    if found is not None and spans:
+    if object_stat is not None and spans:
         cache = _cache()
-        key = key_of(url, *found)
+        key = key_of(url, *object_stat)
         spans = [span for span in spans if not cache.holds(key, *span)]
         if not spans:
             return
-    (_own or _sidecar()).send(None, "plan", url, found and tuple(found), spans)
+    (_current or _sidecar()).send(
+        None, "plan", url, object_stat and tuple(object_stat), spans
+    )
 
 
-def missing(url: str, found: Stat, spans: Iterable[tuple[int, int]]) -> int:
+def missing(url: str, object_stat: Stat, spans: Iterable[tuple[int, int]]) -> int:
     """Return how many bytes of ranges the cache does not have, by what it says of
     itself.
     """
-    gaps = partial(_cache().missing, key_of(url, *found), look=False)
+    gaps = partial(_cache().missing, key_of(url, *object_stat), look=False)
     return sum(stop - start for span in spans for start, stop in gaps(*span))
 
 
@@ -137,12 +139,12 @@ def write(url: str, data: bytes | Path) -> None:
     """Make an object of these bytes, or those of a file. Others see the old one or the
     whole new one. Raise OSError as `stat`.
     """
-    _ask("call", url, "put", data)
+    _request("call", url, "put", data)
 
 
 def delete(url: str) -> None:
     """Remove an object. Raise OSError as `stat`."""
-    _ask("call", url, "delete")
+    _request("call", url, "delete")
 
 
 def _spans(starts: Sequence[int], stops: Sequence[int]) -> list[tuple[int, int]]:
@@ -151,11 +153,13 @@ def _spans(starts: Sequence[int], stops: Sequence[int]) -> list[tuple[int, int]]
 
 
 def _fetch(
-    url: str, found: Stat, spans: Sequence[tuple[int, int]], how: str
+    url: str, object_stat: Stat, spans: Sequence[tuple[int, int]], how: str
 ) -> list[bytes | None]:
     """Have the sidecar fetch ranges; None for those that it put into the cache."""
     try:
-        answers: list[bytes | None] = _ask("ranges", url, tuple(found), spans, how)
+        answers: list[bytes | None] = _request(
+            "ranges", url, tuple(object_stat), spans, how
+        )
     except OSError as error:
         if error.errno in (errno.ESTALE, errno.ENOENT):
             raise changed(shown(url)) from error
@@ -212,7 +216,7 @@ class _Sidecar:
             except OSError:
                 self._process.kill()
 
-    def ask(self, *question: Any) -> Any:
+    def request(self, *question: Any) -> Any:
         """Return the answer, or raise it; EOFError if the sidecar ends before."""
         number = next(self._numbers)
         self.send(number, *question)
@@ -224,10 +228,10 @@ class _Sidecar:
                     self._receive()
                 elif not self._news.wait(2 * _SILENCE):
                     raise EOFError("without a word")
-            found, failed = self._answers.pop(number)
+            answer, failed = self._answers.pop(number)
         if failed is not None:
             raise failed
-        return found
+        return answer
 
     def _receive(self) -> None:
         """Wait for a message, while other threads may ask."""
@@ -274,7 +278,7 @@ class _Sidecar:
         return "by nothing, as its disk hangs"
 
 
-_own: _Sidecar | None = None
+_current: _Sidecar | None = None
 _starting = threading.RLock()
 _cache = lru_cache(NodeCache)
 
@@ -288,35 +292,35 @@ def _sidecar() -> _Sidecar:
     """Return the one of this process, which was started with the settings that there
     are now.
     """
-    global _own  # noqa: PLW0603 - one for each process
+    global _current  # noqa: PLW0603 - one for each process
     with _starting:
-        if _own is not None and _own.settings != _settings():
+        if _current is not None and _current.settings != _settings():
             _cache.cache_clear()
-            _own.kill()  # waiting threads then ask the next one
-            _own = None
-        if _own is None:
+            _current.kill()  # waiting threads then ask the next one
+            _current = None
+        if _current is None:
             _cache()  # what is set wrongly is told by this process
-            _own = _Sidecar()
-        return _own
+            _current = _Sidecar()
+        return _current
 
 
 def _forget(sidecar: _Sidecar) -> bool:
     """Let the next question start another sidecar; return whether this one was still
     asked.
     """
-    global _own  # noqa: PLW0603
+    global _current  # noqa: PLW0603
     with _starting:
-        if own := _own is sidecar:
-            _own = None
-        return own
+        if is_current := _current is sidecar:
+            _current = None
+        return is_current
 
 
-def _ask(*question: Any) -> Any:
+def _request(*question: Any) -> Any:
     """Ask the sidecar, and another one if it ends before it has answered."""
     for _ in range(_STARTS):
         sidecar = _sidecar()
         try:
-            return sidecar.ask(*question)
+            return sidecar.request(*question)
         except EOFError as error:
             ended = str(error)
             if _forget(sidecar):
@@ -333,10 +337,10 @@ def _ask(*question: Any) -> Any:
 
 
 def _after_fork() -> None:
-    global _own  # noqa: PLW0603
-    if _own is not None:  # the one of the parent
-        _own.detach()
-    _own = None
+    global _current  # noqa: PLW0603
+    if _current is not None:  # the one of the parent
+        _current.detach()
+    _current = None
     _starting.release()
 
 

@@ -58,7 +58,7 @@ def files_at(path: AnyPath, *, follow: bool = True) -> Files:
     return LocalFiles(follow=follow)
 
 
-def path_of(given: AnyPath) -> Path:
+def path_of(path: AnyPath) -> Path:
     """Return the path of something given by name: a `Path`, or for a URL what has its
     methods.
 
@@ -68,19 +68,19 @@ def path_of(given: AnyPath) -> Path:
     >>> path_of("s3://bucket/web") / "../text" / "0.tar"
     RemotePath('s3://bucket/text/0.tar')
     """
-    text = os.fspath(given)
+    text = os.fspath(path)
     if URL.match(text):
         from energize.data.remote import remote_path
 
         return remote_path(text)
-    return Path(_here(text) if ":/" in text else os.path.expanduser(text))
+    return Path(_local_text(text) if ":/" in text else os.path.expanduser(text))
 
 
 def joined(base: Path, name: str) -> Path:
     """Return the path of a name in the folder `base`, which a URL does not depend
     on.
     """
-    return path_of(name) if URL.match(name) else base / _here(name)
+    return path_of(name) if URL.match(name) else base / _local_text(name)
 
 
 def absolute(path: AnyPath) -> str:
@@ -88,10 +88,12 @@ def absolute(path: AnyPath) -> str:
     text = os.fspath(path)
     if URL.match(text):
         return text
-    return os.path.abspath(_here(text) if ":/" in text else os.path.expanduser(text))
+    return os.path.abspath(
+        _local_text(text) if ":/" in text else os.path.expanduser(text)
+    )
 
 
-def _here(text: str) -> str:
+def _local_text(text: str) -> str:
     """Return the path of this machine that a text stands for."""
     text = re.sub(r"\Afile://(localhost)?(?=/)", "", text)
     if _HALF.match(text):
@@ -109,7 +111,7 @@ class Documents:
     >>> with Documents({"/mix/cats/.nv-meta/split.yaml": "split_parts: {}"}).used():
     ...     (
     ...         read_file("/mix/cats/.nv-meta/split.yaml", "YAML_BYTES"),
-    ...         found_at(Path("/mix/cats")),
+    ...         path_type(Path("/mix/cats")),
     ...     )
     (b'split_parts: {}', 'folder')
     """
@@ -120,23 +122,23 @@ class Documents:
     @cached_property
     def folders(self) -> set[str]:
         """Those that have documents, and those around them, which are there."""
-        there = {
+        folders = {
             os.path.dirname(path)
             for path, text in self.texts.items()
             if text is not None
         }
-        return there | set(map(os.path.dirname, there))
+        return folders | set(map(os.path.dirname, folders))
 
     @contextmanager
     def used(self) -> Iterator[Self]:
         """A block in which this thread reads no document twice, and none that is known
         here.
         """
-        before = documents_in_use.set(self)
+        token = documents_in_use.set(self)
         try:
             yield self
         finally:
-            documents_in_use.reset(before)
+            documents_in_use.reset(token)
 
 
 LISTED = "/*"
@@ -149,18 +151,18 @@ def read_file(path: AnyPath, most: str | None = None) -> bytes:
     """Return all bytes of a regular file; raise OSError if it cannot be read, or is
     larger than the limit of the name `most`, which documents have.
     """
-    place = os.fspath(path)
+    location = os.fspath(path)
     documents = documents_in_use.get()
     if most is None or documents is None:
-        return _whole(place, most)
-    key = absolute(place)
+        return _whole(location, most)
+    key = absolute(location)
     texts = documents.texts
     if (text := texts.get(key)) is not None:
         return text.encode()
     if key in texts:
-        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), place)
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), location)
     try:
-        data = _whole(place, most)
+        data = _whole(location, most)
     except FileNotFoundError:
         texts[key] = None
         raise
@@ -203,27 +205,27 @@ def manifest_path(mix: Path) -> Path:
 PathType: TypeAlias = Literal["folder", "file", ""]
 
 
-def found_at(path: AnyPath, *, follow: bool = True) -> PathType:
+def path_type(path: AnyPath, *, follow: bool = True) -> PathType:
     r"""Return what is at a path: "folder", "file", or "" for nothing, which a link to
     nothing is with `follow`. Raise OSError if the disk cannot say.
 
-    >>> found_at("/"), found_at("/nowhere"), found_at("no\0path")
+    >>> path_type("/"), path_type("/nowhere"), path_type("no\0path")
     ('folder', '', '')
     """
     documents = documents_in_use.get()
-    place = os.fspath(path)
-    recorded = None if documents is None else _recorded_type(documents, place)
+    location = os.fspath(path)
+    recorded = None if documents is None else _recorded_type(documents, location)
     if recorded is not None:
         return recorded
-    if URL.match(place):
-        return _remote_type(path_of(place))
+    if URL.match(location):
+        return _remote_type(path_of(location))
     try:
-        found = again(partial(os.stat, place, follow_symlinks=follow), place)
+        status = again(partial(os.stat, location, follow_symlinks=follow), location)
     except (OSError, ValueError) as error:
         if isinstance(error, OSError) and error.errno in PASSING:
             raise
         return ""
-    return "folder" if stat.S_ISDIR(found.st_mode) else "file"
+    return "folder" if stat.S_ISDIR(status.st_mode) else "file"
 
 
 def _recorded_type(documents: Documents, path: str) -> PathType | None:
@@ -246,12 +248,12 @@ def _remote_type(path: Path) -> PathType:
 
 
 def exists(path: AnyPath, *, follow: bool = True) -> bool:
-    r"""Return whether `found_at` finds something at a path.
+    r"""Return whether `path_type` finds something at a path.
 
     >>> exists("/"), exists("/nowhere"), exists("no\0path")
     (True, False, False)
     """
-    return found_at(path, follow=follow) != ""
+    return path_type(path, follow=follow) != ""
 
 
 def absent(path: AnyPath) -> str:

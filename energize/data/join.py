@@ -70,14 +70,14 @@ def partners(
     that cannot be read or has a key twice, and `ShardError` for one of other shards
     than those indexed now.
     """
-    paths = [str(index_of(each.path)) for each in (first, other)]
+    paths = [str(index_of(source.path)) for source in (first, other)]
     with unreadable(*paths), closing(connected(*paths)) as database:
         ids = _checked_ids(database, "main", first)
         other_ids = _checked_ids(database, "other", other)
         shards_of = np.full(len(other_ids) + 1, -1, dtype=np.int64)  # last: no partner
         other_numbers = [other_ids[shard] for shard in other.shards]
         shards_of[other_numbers] = np.arange(len(other.shards))
-        found = np.full(first.count, -1, dtype=np.int64)
+        partner_numbers = np.full(first.count, -1, dtype=np.int64)
         example = None
         for number, shard in enumerate(first.shards):
             # More rows than samples are of one key.
@@ -90,13 +90,13 @@ def partners(
             matches = _match_rows(rows, shards_of, other)
             indices = first.indices(np.full(len(rows), number), numbers)
             is_read = indices >= 0
-            found[indices[is_read]] = matches[is_read]
+            partner_numbers[indices[is_read]] = matches[is_read]
             unmatched = np.flatnonzero(is_read & (matches < 0))
             if example is None and len(unmatched):
                 example = rows[unmatched[0]][1]
         if example is not None:
             _check_integrity(database)
-    return found, example
+    return partner_numbers, example
 
 
 def _match_rows(
@@ -141,7 +141,7 @@ def _checked_ids(
     """Return the numbers that an index gives to shards, their places in `.info.json`;
     it has to list the samples of these, each once.
     """
-    listed = {each[0]: each[1:] for each in database.execute(_COUNTS.format(schema))}
+    listed = {row[0]: row[1:] for row in database.execute(_COUNTS.format(schema))}
     counts = read_info(source.path).shard_counts
     fault = ""
     for number, (shard, count) in enumerate(counts.items()):
@@ -259,15 +259,17 @@ class JoinedSource(Source[Raw]):
     @cached_property
     def all_matches(self) -> Int64Array:
         """The matches of the whole first dataset, without the window."""
-        written = _written(self)
-        return _found(self.parts, self.nonmatch) if written is None else written[1]
+        written = _load_written(self)
+        return (
+            _find_matches(self.parts, self.nonmatch) if written is None else written[1]
+        )
 
     def __getstate__(self) -> dict[str, Any]:
         """With what was looked up in the indexes, which no other process has to do
         again.
         """
-        kept = {} if _files(self) else {"all_matches": self.all_matches}
-        return super().__getstate__() | kept
+        cached = {} if _files(self) else {"all_matches": self.all_matches}
+        return super().__getstate__() | cached
 
     @property
     def count(self) -> int:
@@ -285,7 +287,7 @@ class JoinedSource(Source[Raw]):
         partner in, words are absent, and numbers a `ColumnError`.
         """
         having = next(
-            i for i, each in enumerate(self.parts) if name in each.column_names
+            i for i, part in enumerate(self.parts) if name in part.column_names
         )
         column = self.parts[having].column(name)
         rows = self.matches[:, having]
@@ -312,21 +314,21 @@ class JoinedSource(Source[Raw]):
 
     @cached_property
     def identity(self) -> str:
-        parts = [each.identity for each in self.parts]
+        parts = [part.identity for part in self.parts]
         return digest(["join", parts, self.nonmatch, self.count, self.window])
 
     @cached_property
     def name(self) -> str:
-        return "+".join(each.name for each in self.parts)
+        return "+".join(part.name for part in self.parts)
 
     @cached_property
     def record(self) -> str | None:
-        records = [each.record for each in self.parts]
+        records = [part.record for part in self.parts]
         return None if None in records else digest(records)
 
     @property
     def run_length(self) -> int:
-        return min(each.run_length for each in self.parts)
+        return min(part.run_length for part in self.parts)
 
     @property
     def path(self) -> Path:
@@ -339,14 +341,14 @@ class JoinedSource(Source[Raw]):
         return self.parts[0].split_part
 
     def settings(self) -> dict[str, Any]:
-        own = {
+        parameters = {
             "split_part": self.split_part,
-            "parts": [each.settings() for each in self.parts],
+            "parts": [part.settings() for part in self.parts],
             "nonmatch": list(self.nonmatch),
             "identity": self.identity,
         }
         subset = {} if self.window is None else {"subset": list(self.window)}
-        return super().settings() | own | subset
+        return super().settings() | parameters | subset
 
     def where(self, index: int) -> str:
         """Return where the sample of the first source lies."""
@@ -354,7 +356,7 @@ class JoinedSource(Source[Raw]):
 
     @property
     def location(self) -> str:
-        return "+".join(each.location for each in self.parts)
+        return "+".join(part.location for part in self.parts)
 
     def place(self, index: int) -> SamplePlace:
         """Return where the sample of the first source is stored."""
@@ -391,25 +393,25 @@ class JoinedSource(Source[Raw]):
         columns: list[list[Any]] = []
         for part, wanted in zip(self.parts, self.matches[indices].T, strict=True):
             column: list[Any] = [None] * len(indices)
-            there = np.flatnonzero(wanted >= 0)
-            samples = part.read(wanted[there]) if len(there) else []
-            for row, sample in zip(there.tolist(), samples, strict=True):
+            present = np.flatnonzero(wanted >= 0)
+            samples = part.read(wanted[present]) if len(present) else []
+            for row, sample in zip(present.tolist(), samples, strict=True):
                 column[row] = sample
             columns.append(column)
         return [self._joined(samples) for samples in zip(*columns, strict=True)]
 
     def _joined(self, samples: tuple[Any, ...]) -> Raw | Failed:
         """Return the samples of a row, which have one key, or what failed of them."""
-        failed = next((each for each in samples if type(each) is Failed), None)
+        failed = next((sample for sample in samples if type(sample) is Failed), None)
         if failed is not None:
             return failed
         first = samples[0]["__key__"]
-        for each in samples[1:]:
-            if each is not None and each["__key__"] != first:
+        for sample in samples[1:]:
+            if sample is not None and sample["__key__"] != first:
                 raise ShardError(
                     f"{self.location}: {first!r} of {samples[0]['__shard__']} would be "
-                    f"joined with {each['__key__']!r} of {each['__dataset__']}: one "
-                    "index.sqlite is damaged, or of others; write them again with: "
+                    f"joined with {sample['__key__']!r} of {sample['__dataset__']}: "
+                    "one index.sqlite is damaged, or of others; write them again with: "
                     f"{_PREPARE} FOLDER"
                 )
         return samples
@@ -427,10 +429,10 @@ def write_matches(source: JoinedSource) -> Path:
         raise ConfigError(
             "the source has no folder for what belongs together; give it a `cache`"
         )
-    before = _written(source)
-    if before is not None:
-        return before[0]
-    file = source.cache / values_file(_called(source), source.all_matches, None)
+    existing = _load_written(source)
+    if existing is not None:
+        return existing[0]
+    file = source.cache / values_file(_cache_stem(source), source.all_matches, None)
     with writing(file, DatasetError):
         file.parent.mkdir(exist_ok=True)
     content = io.BytesIO()
@@ -439,11 +441,11 @@ def write_matches(source: JoinedSource) -> Path:
     return file
 
 
-def remove_matches(cache: Path, kept: Collection[Path]) -> None:
+def remove_matches(cache: Path, keep: Collection[Path]) -> None:
     """Remove what `write_matches` wrote into a folder, but for the files `kept`; and
     what writing left that was killed an hour ago or before.
     """
-    for old in set(cache.glob("join_*.npy*")) - set(kept):
+    for old in set(cache.glob("join_*.npy*")) - set(keep):
         with suppress(FileNotFoundError):
             if (
                 old.suffix == ".npy"
@@ -452,36 +454,38 @@ def remove_matches(cache: Path, kept: Collection[Path]) -> None:
                 old.unlink()
 
 
-def _found(parts: Sequence[WebdatasetSource], nonmatch: Sequence[str]) -> Int64Array:
+def _find_matches(
+    parts: Sequence[WebdatasetSource], nonmatch: Sequence[str]
+) -> Int64Array:
     """Return the matches that the indexes of the folders give."""
-    first, *others = parts
+    first, *further = parts
     columns = [np.arange(first.count, dtype=np.int64)]
-    kept = np.ones(first.count, dtype=np.bool_)
-    for other, rule in zip(others, nonmatch, strict=True):
+    included = np.ones(first.count, dtype=np.bool_)
+    for other, rule in zip(further, nonmatch, strict=True):
         indices, example = partners(first, other)
-        alone = indices < 0
-        if rule == "error" and alone.any():
+        unmatched = indices < 0
+        if rule == "error" and unmatched.any():
             raise DatasetError(
-                f"{int(alone.sum())} of {first.count} samples of {first.path} "
+                f"{int(unmatched.sum())} of {first.count} samples of {first.path} "
                 f"[{first.split_part}] have no partner in {other.path} "
                 f"[{other.split_part}], the first of them {example!r}; add them, leave "
                 "such samples out (`nonmatch: skip`), or put None in their place "
                 "(`nonmatch: none`)"
             )
         if rule == "skip":
-            kept &= ~alone
+            included &= ~unmatched
         columns.append(indices)
-    return np.stack(columns, axis=1)[kept]
+    return np.stack(columns, axis=1)[included]
 
 
-def _called(source: JoinedSource) -> str:
+def _cache_stem(source: JoinedSource) -> str:
     """Return how the file of matches begins, after what the folders and the sources are
     now.
     """
     versions = []
     for part in source.parts:
-        found = index_of(part.path).stat()
-        version = folder_version(part.path) or [found.st_size, found.st_mtime_ns]
+        status = index_of(part.path).stat()
+        version = folder_version(part.path) or [status.st_size, status.st_mtime_ns]
         versions.append([version, part.shards, part.counts, part.excluded, part.window])
     return f"join_{digest([versions, source.nonmatch])}"
 
@@ -490,11 +494,11 @@ def _files(source: JoinedSource) -> list[Path]:
     return (
         []
         if source.cache is None
-        else sorted(source.cache.glob(f"{_called(source)}.*.npy"))
+        else sorted(source.cache.glob(f"{_cache_stem(source)}.*.npy"))
     )
 
 
-def _written(source: JoinedSource) -> tuple[Path, Int64Array] | None:
+def _load_written(source: JoinedSource) -> tuple[Path, Int64Array] | None:
     """Return the file that was written before of these folders, and the matches; None
     without.
     """
@@ -503,12 +507,16 @@ def _written(source: JoinedSource) -> tuple[Path, Int64Array] | None:
         return None
     counts = [part.count for part in source.parts]
     try:
-        found: Int64Array = load_values(str(files[0]))
-        if found.dtype != np.int64 or found.ndim != 2 or found.shape[1] != len(counts):
-            raise ValueError(f"it holds {found.dtype} {found.shape}")
-        if not ((found < counts) & (found >= -1)).all():
+        matches: Int64Array = load_values(str(files[0]))
+        if (
+            matches.dtype != np.int64
+            or matches.ndim != 2
+            or matches.shape[1] != len(counts)
+        ):
+            raise ValueError(f"it holds {matches.dtype} {matches.shape}")
+        if not ((matches < counts) & (matches >= -1)).all():
             raise ValueError("it names samples that the folders do not have")
     except ValueError as reason:
         text = f"{files[0]} is no list of joined samples: {reason}; delete it"
         raise DatasetError(text) from reason
-    return files[0], found
+    return files[0], matches

@@ -50,10 +50,10 @@ def jsonl_checksums_path(path: str) -> str:
     return f"{path}.crc"
 
 
-def _disagreement(path: str, what: str) -> ShardError:
+def _disagreement(path: str, reason: str) -> ShardError:
     return ShardError(
         f"{path} and its index {jsonl_index_path(path)} do not belong together: "
-        f"{what}. The file was changed after it was indexed, or the index was: write "
+        f"{reason}. The file was changed after it was indexed, or the index was: write "
         f"it again with: energize prepare {path}"
     )
 
@@ -81,11 +81,12 @@ def _counted(files: Files, path: str, checksums: bool) -> int:
             path,
             f"the index is of bytes {first} to {end} of a file, this one has {size}",
         )
-    found = files.size(crc) if checksums and exists(crc) else 0
-    if checksums and found != (count - 1) * CHECKSUM:
+    checksum_bytes = files.size(crc) if checksums and exists(crc) else 0
+    if checksums and checksum_bytes != (count - 1) * CHECKSUM:
         raise NotPreparedError(
-            f"{path} has no checksums of its {count - 1} samples: {crc} has {found} "
-            f"bytes; write them with: energize prepare --checksums {path}"
+            f"{path} has no checksums of its {count - 1} samples: {crc} has "
+            f"{checksum_bytes} bytes; write them with: energize prepare --checksums "
+            f"{path}"
         )
     return count - 1
 
@@ -164,7 +165,7 @@ class JsonlSource(ShardedSource[dict[str, Any]], FieldSource[dict[str, Any]]):
         return self.path.name
 
     @property
-    def _told_name(self) -> str:
+    def message_name(self) -> str:
         return str(self.path)
 
     @property
@@ -175,7 +176,7 @@ class JsonlSource(ShardedSource[dict[str, Any]], FieldSource[dict[str, Any]]):
     def location(self) -> str:
         return str(self.path.absolute())
 
-    def where_in_shard(self, shard: int, number: int) -> str:
+    def location_in_shard(self, shard: int, number: int) -> str:
         return f"{self.path}, sample {number}"
 
     def _key(self, shard: int, number: int) -> str:
@@ -185,7 +186,7 @@ class JsonlSource(ShardedSource[dict[str, Any]], FieldSource[dict[str, Any]]):
         start = self._bounds[0]
         numbers = range(start + first, start + stop)
         return [
-            parsed_row(text.strip(), self.where_in_shard(0, number))
+            parsed_row(text.strip(), self.location_in_shard(0, number))
             for number, text in zip(numbers, self.stored(numbers), strict=True)
         ]
 
@@ -206,7 +207,7 @@ class JsonlSource(ShardedSource[dict[str, Any]], FieldSource[dict[str, Any]]):
                 "json": text.strip(),
             }
             if zlib.crc32(text) == crc
-            else changed(self.where_in_shard(0, number), text, crc, path)
+            else changed(self.location_in_shard(0, number), text, crc, path)
             for number, text, crc in zip(numbers, texts, expected, strict=True)
         ]
 

@@ -59,22 +59,24 @@ class OpenFile:
     of it.
     """
 
-    __slots__ = ("kept", "number", "signature")
+    __slots__ = ("content", "number", "signature")
 
     def __init__(self, path: str, flags: int = 0) -> None:
         self.number = -1
-        self.kept: bytes | None = None
+        self.content: bytes | None = None
         # Opening a named pipe would wait for who writes into it.
         flags |= os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
         try:
             self.number = os.open(path, flags)
         except ValueError as error:
             raise OSError(errno.EINVAL, NO_PATH, path) from error
-        found = os.fstat(self.number)
-        if not stat.S_ISREG(found.st_mode):
-            kind = _KINDS.get(stat.S_IFMT(found.st_mode), "device")
-            raise OSError(errno.EINVAL, f"it is a {kind}, not a regular file", path)
-        self.signature = found.st_size, found.st_mtime_ns, found.st_ino
+        status = os.fstat(self.number)
+        if not stat.S_ISREG(status.st_mode):
+            file_type = _KINDS.get(stat.S_IFMT(status.st_mode), "device")
+            raise OSError(
+                errno.EINVAL, f"it is a {file_type}, not a regular file", path
+            )
+        self.signature = status.st_size, status.st_mtime_ns, status.st_ino
 
     def __del__(self, close: Callable[[int], None] = os.close) -> None:
         if self.number >= 0:  # modules may be gone when Python ends
@@ -109,7 +111,7 @@ class Files(ABC):
         """Have ranges fetched that will be read soon; the whole file without any."""
 
     @abstractmethod
-    def kept(self, path: str) -> bytes:
+    def read_whole(self, path: str) -> bytes:
         """Return a whole small file, which is read once."""
 
     def pieces(self, path: str) -> Iterator[bytes]:
@@ -124,9 +126,9 @@ class Files(ABC):
         """Return the CRC-32 of a whole file, which may be written anew with these
         bytes.
         """
-        return reduce(lambda found, data: zlib.crc32(data, found), self.pieces(path), 0)
+        return reduce(lambda crc, data: zlib.crc32(data, crc), self.pieces(path), 0)
 
-    def know(self, path: str) -> None:  # noqa: B027
+    def remember(self, path: str) -> None:  # noqa: B027
         """Look at all bytes of a file once, so that it may be written anew with
         these.
         """
@@ -217,9 +219,9 @@ class LocalFiles(Files):
             some = os.pread(file.number, end - at, at)
             if not some:
                 size = file.signature[0]
-                kind = errno.EIO if at < size else errno.EINVAL
+                code = errno.EIO if at < size else errno.EINVAL
                 raise OSError(
-                    kind, f"there are no bytes {at} to {end}: it has {size}", path
+                    code, f"there are no bytes {at} to {end}: it has {size}", path
                 )
             return some
 
@@ -229,18 +231,18 @@ class LocalFiles(Files):
             failed = None
         return b"".join(pieces)
 
-    def kept(self, path: str) -> bytes:
+    def read_whole(self, path: str) -> bytes:
         file = self._open.get(path) or self._file(path)
-        if file.kept is None:
-            file.kept = self.read(path)
-            self._crcs[path] = zlib.crc32(file.kept)
-        return file.kept
+        if file.content is None:
+            file.content = self.read(path)
+            self._crcs[path] = zlib.crc32(file.content)
+        return file.content
 
     def crc32(self, path: str) -> int:
-        found = self._crcs[path] = super().crc32(path)
-        return found
+        crc = self._crcs[path] = super().crc32(path)
+        return crc
 
-    def know(self, path: str) -> None:
+    def remember(self, path: str) -> None:
         """Look at all bytes of a file of up to 16 MiB once: then it may be written anew
         with these.
         """
@@ -252,8 +254,8 @@ class LocalFiles(Files):
         its bytes were looked at then, and are the same.
         """
         with suppress(OSError, KeyError):  # a second look, at what is there now, tells
-            found = os.fstat(self._open[path].number)
-            if (found.st_size, found.st_mtime_ns, found.st_ino) == self._seen[path]:
+            status = os.fstat(self._open[path].number)
+            if (status.st_size, status.st_mtime_ns, status.st_ino) == self._seen[path]:
                 return
         again(lambda: (self._open.pop(path, None), self._file(path)), path)
 
@@ -270,21 +272,22 @@ class LocalFiles(Files):
                 raise
             self._open.clear()
             file = OpenFile(path, self._flags)
-        now = file.signature
-        known = self._crcs.get(path)
-        other = self._seen.setdefault(path, now) != now
+        signature = file.signature
+        expected_crc = self._crcs.get(path)
+        other = self._seen.setdefault(path, signature) != signature
         if other and (
-            known is None or zlib.crc32(os.pread(file.number, now[0], 0)) != known
+            expected_crc is None
+            or zlib.crc32(os.pread(file.number, signature[0], 0)) != expected_crc
         ):
             raise changed(path)
-        self._seen[path] = now
+        self._seen[path] = signature
         # The system gives the lowest free number: it says how many are in use, here and
         # elsewhere.
         allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        kept = 1 if file.number >= allowed // 2 > 0 else self._most_open
+        most_open = 1 if file.number >= allowed // 2 > 0 else self._most_open
         # First, so that threads that open others see it, and keep the bound.
         self._open[path] = file
-        for old in list(self._open)[:-kept]:
+        for old in list(self._open)[:-most_open]:
             self._open.pop(old, None)
         return file
 
@@ -392,9 +395,9 @@ def read_entries(
     """Yield `size` bytes of each of these entries of a file, ascending, `stride` bytes
     apart.
     """
-    files.know(path)
+    files.remember(path)
     if files.remote and files.size(path) <= WHOLE:
-        whole = files.kept(path)
+        whole = files.read_whole(path)
         return (whole[number * stride : number * stride + size] for number in numbers)
     starts = [number * stride for number in numbers]
     return files.read_ranges(path, starts, [start + size for start in starts])
@@ -411,15 +414,15 @@ class Recent(Generic[K, T]):
     def __init__(self, limit: int, size: Callable[[T], int]) -> None:
         self._limit = limit
         self._size = size
-        self._kept: dict[K, T] = {}
+        self._values: dict[K, T] = {}
 
     def get(self, key: K, make: Callable[[], T]) -> T:
         """Return what is known by a key, or is made now."""
-        found = self._kept.pop(key, None)
-        self._kept[key] = found = make() if found is None else found
+        value = self._values.pop(key, None)
+        self._values[key] = value = make() if value is None else value
         while (
-            len(self._kept) > 1
-            and sum(map(self._size, self._kept.values())) > self._limit
+            len(self._values) > 1
+            and sum(map(self._size, self._values.values())) > self._limit
         ):
-            del self._kept[next(iter(self._kept))]
-        return found
+            del self._values[next(iter(self._values))]
+        return value

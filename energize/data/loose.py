@@ -145,20 +145,20 @@ def _file_of_piece(piece: dict[str, Any], piece_type: str) -> Any:
     return file.get("url") if isinstance(file, dict) and "url" in file else file
 
 
-def _renamed(turn: dict[str, Any], listed: Any, found: list[Any]) -> dict[str, Any]:
+def _renamed(turn: dict[str, Any], listed: Any, images: list[Any]) -> dict[str, Any]:
     """Return a turn in whose text every image is `<image>`, and add what it names to
     `found`.
     """
 
     def replaced(match: re.Match[str]) -> str:
-        found.append(match[1])
+        images.append(match[1])
         return "<image>"
 
     def numbered(match: re.Match[str]) -> str:
         number = int(match[1])
         if not isinstance(listed, list) or not 0 < number <= len(listed):
             return match[0]
-        found.append(listed[number - 1])
+        images.append(listed[number - 1])
         return "<image>"
 
     texts = {key: turn[key] for key in _TEXTS if isinstance(turn.get(key), str)}
@@ -218,14 +218,14 @@ class LooseSource(ShardedSource[dict[str, Any]], FieldSource[dict[str, Any]]):
         labels: Mapping[str, Sequence[str]],
         media_paths: Sequence[str] = (),
     ) -> None:
-        own = {
+        parameters = {
             "path": path,
             "rows": rows,
             "media": media,
             "base": base,
             "split_part": split_part,
         }
-        own |= {
+        parameters |= {
             "labels": labels,
             "media_paths": tuple(media_paths),
             "opened": time.time(),
@@ -236,14 +236,14 @@ class LooseSource(ShardedSource[dict[str, Any]], FieldSource[dict[str, Any]]):
             "seed": 0,
             "occurrence": 0,
         }
-        self.freeze(**cast("dict[str, Any]", own | more))
+        self.freeze(**cast("dict[str, Any]", parameters | more))
 
     @cached_property
     def shards(self) -> tuple[str, ...]:  # type: ignore[override]
         inside = f"{self.location}/"
         above = f"{os.path.dirname(self.location)}/"
         names = self.rows.shards
-        return tuple(each.removeprefix(inside).removeprefix(above) for each in names)
+        return tuple(name.removeprefix(inside).removeprefix(above) for name in names)
 
     @cached_property
     def identity(self) -> str:
@@ -283,14 +283,17 @@ class LooseSource(ShardedSource[dict[str, Any]], FieldSource[dict[str, Any]]):
 
     def compared(self) -> tuple[Any, ...]:
         return tuple(
-            each for each in super().compared() if each != ("opened", self.opened)
+            entry for entry in super().compared() if entry != ("opened", self.opened)
         )
 
     def _column(self, name: str) -> Column:
         label = name.removesuffix("_name")
         if label != name and label in self.labels:
             whole = Column.of(
-                (self._called(label, each) for each in self.rows.column_values(label)),
+                (
+                    self._called(label, value)
+                    for value in self.rows.column_values(label)
+                ),
                 name,
             )
         else:
@@ -309,16 +312,16 @@ class LooseSource(ShardedSource[dict[str, Any]], FieldSource[dict[str, Any]]):
         )
         return row.get(KEY) or key_of(f"{several}{number:06d}.json")
 
-    def where_in_shard(self, shard: int, number: int) -> str:
-        where = self.rows.where_in_shard(shard, number).removeprefix(
+    def location_in_shard(self, shard: int, number: int) -> str:
+        location = self.rows.location_in_shard(shard, number).removeprefix(
             f"{self.location}/"
         )
-        where = (
-            where
-            if where.startswith(self.location)
-            else f"{self.location}/{where}".rstrip("/")
+        location = (
+            location
+            if location.startswith(self.location)
+            else f"{self.location}/{location}".rstrip("/")
         )
-        return f"{where}, sample {self._key(shard, number)!r}"
+        return f"{location}, sample {self._key(shard, number)!r}"
 
     def read_shard(
         self, shard: int, numbers: list[int]
@@ -338,13 +341,15 @@ class LooseSource(ShardedSource[dict[str, Any]], FieldSource[dict[str, Any]]):
             "__index__": number,
         }
         try:
-            return new | self._made_of(row)
+            return new | self._build_parts(row)
         except DataError as reason:
             # A file that is missing may be there the next time.
             lasting = not isinstance(reason.__cause__, OSError)
-            return Failed(reason, self.where_in_shard(shard, number), lasting=lasting)
+            return Failed(
+                reason, self.location_in_shard(shard, number), lasting=lasting
+            )
 
-    def _made_of(self, row: Row) -> dict[str, bytes]:
+    def _build_parts(self, row: Row) -> dict[str, bytes]:
         """Return the parts of a sample by name."""
         parts: dict[str, bytes] = {}
         rest: dict[str, Any] = {}
@@ -375,27 +380,27 @@ class LooseSource(ShardedSource[dict[str, Any]], FieldSource[dict[str, Any]]):
 
         Parts are named by the keys that lead to the bytes.
         """
-        known = column in self.media
+        is_media = column in self.media
         if isinstance(value, dict):
             return {
                 key: self._without_bytes(
-                    each,
-                    column if known else f"{column}[{key}]",
+                    item,
+                    column if is_media else f"{column}[{key}]",
                     f"{part}.{part_name(key)}",
                     parts,
                 )
-                for key, each in value.items()
+                for key, item in value.items()
             }
         if isinstance(value, list | tuple):
             return [
                 self._without_bytes(
-                    each, column if known else f"{column}[*]", f"{part}.{n}", parts
+                    item, column if is_media else f"{column}[*]", f"{part}.{n}", parts
                 )
-                for n, each in enumerate(value)
+                for n, item in enumerate(value)
             ]
         if not isinstance(value, bytes):
             return value
-        if not known:
+        if not is_media:
             parts[f"{part}.bin"] = value
         return None
 
@@ -404,7 +409,11 @@ class LooseSource(ShardedSource[dict[str, Any]], FieldSource[dict[str, Any]]):
         prefix, counted = self.media[name]
         values = values_in(row, name)
         counted |= isinstance(row.get(name), list)
-        names = [posixpath.normpath(each) for each in map(media_name, values) if each]
+        names = [
+            posixpath.normpath(media_file)
+            for media_file in map(media_name, values)
+            if media_file
+        ]
         if len({*names}) < len(names):
             raise DataError(f"{name!r} has two files under one name: {names}"[:300])
         for value in values:
@@ -441,24 +450,27 @@ class LooseSource(ShardedSource[dict[str, Any]], FieldSource[dict[str, Any]]):
     def _places(self, name: str) -> list[Path]:
         """Return where the file of a name may lie."""
         paths = [fill(template, name) for template in self.media_paths or ("{}",)]
-        return [path_of(absolute(joined(self.base, each))) for each in paths]
+        return [path_of(absolute(joined(self.base, path))) for path in paths]
 
     def files_of(self, row: Row) -> list[str]:
         """Return where the files may lie that a row names."""
         row = unfolded(row)
         values = chain.from_iterable(values_in(row, column) for column in self.media)
         names = (
-            str(each) if isinstance(each, int) else media_name(each) for each in values
+            str(value) if isinstance(value, int) else media_name(value)
+            for value in values
         )
         return [str(path) for name in names if name for path in self._places(name)]
 
     def _read(self, column: str, name: str) -> tuple[bytes, str]:
         """Return the bytes of a file that a row names in a column, and its path."""
-        places = self._places(name)
-        there = [each for each in places if exists(each)] if len(places) > 1 else places
-        if len(there) > 1:
-            raise DataError(f"{name!r:.200} may be {there[0]} or {there[1]}")
-        path = (there or places)[0]
+        candidates = self._places(name)
+        existing = candidates
+        if len(candidates) > 1:
+            existing = [path for path in candidates if exists(path)]
+        if len(existing) > 1:
+            raise DataError(f"{name!r:.200} may be {existing[0]} or {existing[1]}")
+        path = (existing or candidates)[0]
         if not path.is_relative_to(self.base):
             raise DataError(
                 f"{name!r:.200} leads out of {self.base}; image_folder may be one "
@@ -493,10 +505,10 @@ def fill(template: str, value: str) -> str:
     ... )
     ('scans/7.png', 'scans/7.jpg')
     """
-    before, _, rest = template.partition("{")
-    form, _, after = rest.partition("}")
+    prefix, _, rest = template.partition("{")
+    form, _, suffix = rest.partition("}")
     name = posixpath.basename(value)
     texts = {"": value, ":name": name, ":stem": posixpath.splitext(name)[0]}
     if form in texts:
-        return f"{before}{texts[form]}{after}"
-    return f"{before}{int(value):{form[1:]}}{after}" if value.isdigit() else value
+        return f"{prefix}{texts[form]}{suffix}"
+    return f"{prefix}{int(value):{form[1:]}}{suffix}" if value.isdigit() else value

@@ -65,12 +65,12 @@ def dump_manifest(mix: Path, documents: Documents) -> tuple[str, int]:
     """Return the text of the manifest of a mix whose documents have been read, and how
     many.
     """
-    own = absolute(mix)
-    folder = f"{os.path.dirname(own)}/"
+    mix_path = absolute(mix)
+    folder = f"{os.path.dirname(mix_path)}/"
     texts = {
         path.removeprefix(folder): text
         for path, text in documents.texts.items()
-        if path != own and not path.endswith(LISTED)
+        if path != mix_path and not path.endswith(LISTED)
     }
     return Manifest(digest=digest(texts), documents=texts).model_dump_json(
         indent=1
@@ -88,15 +88,17 @@ def read_manifest(
     path = manifest_path(mix)
     again = f"Write it again with: energize manifest {mix}"
     try:
-        found = cast("Manifest", read_document(path, _MANIFEST)).documents
+        documents = cast("Manifest", read_document(path, _MANIFEST)).documents
     except DatasetError as reason:
         raise DatasetError(f"{reason}. {again}") from reason
-    texts = {absolute(joined(mix.parent, each)): text for each, text in found.items()}
+    texts = {
+        absolute(joined(mix.parent, name)): text for name, text in documents.items()
+    }
     if (config or WorkerConfig()).rank == 0:
         with ThreadPoolExecutor(_THREADS) as threads:
             same = threads.map(_is_still, texts, texts.values())
             changed = [
-                each for each, is_still in zip(texts, same, strict=True) if not is_still
+                name for name, is_still in zip(texts, same, strict=True) if not is_still
             ]
         if changed:
             raise DatasetError(

@@ -90,7 +90,7 @@ _NDARRAY = re.compile(
 
 
 def _column_decoder(
-    encoding: str, where: str, known: Mapping[str, Decode], allow_pickles: bool
+    encoding: str, location: str, decoders: Mapping[str, Decode], allow_pickles: bool
 ) -> Decode:
     """Return what decodes a column of this encoding; bad bytes raise one of
     `BAD_COLUMN`.
@@ -98,27 +98,27 @@ def _column_decoder(
     Raise `DatasetError` for an unknown encoding, and `UntrustedCodeError` for pickles,
     which could run any program, unless `allow_pickles`.
     """
-    if known is not _TEXTS and encoding == "pkl":
+    if decoders is not _TEXTS and encoding == "pkl":
         if allow_pickles:
             return pickle.loads
         raise UntrustedCodeError(
-            f"{where} contains an unsafe type: pickles (pkl) can run any program; "
+            f"{location} contains an unsafe type: pickles (pkl) can run any program; "
             "write the folder again with another encoding (json, ndarray or bytes), "
             "or if you trust who wrote it, MdsSource(allow_pickles=True)"
         )
-    array = None if known is _TEXTS else _NDARRAY.fullmatch(encoding)
+    array = None if decoders is _TEXTS else _NDARRAY.fullmatch(encoding)
     if array is not None:
         dtype = np.dtype(array[1]) if array[1] else None
         return partial(
             _array, dtype, tuple(map(int, array[2].split(","))) if array[2] else None
         )
-    if encoding not in known:
-        arrays = "" if known is _TEXTS else ", ndarray:DTYPE:SIZE,SIZE"
+    if encoding not in decoders:
+        arrays = "" if decoders is _TEXTS else ", ndarray:DTYPE:SIZE,SIZE"
         raise DatasetError(
-            f"{where} has the encoding {encoding!r}, which is not one of "
-            f"{', '.join(known)}{arrays}{nearest(encoding, [*known])}"
+            f"{location} has the encoding {encoding!r}, which is not one of "
+            f"{', '.join(decoders)}{arrays}{nearest(encoding, [*decoders])}"
         )
-    return known[encoding]
+    return decoders[encoding]
 
 
 def _array(
@@ -149,8 +149,8 @@ def _scalar(dtype: str, data: bytes) -> Any:
     return values.astype(dtype)[0]
 
 
-def _text_as(kind: Callable[[str], Any], data: bytes) -> Any:
-    return kind(data.decode())
+def _text_as(convert: Callable[[str], Any], data: bytes) -> Any:
+    return convert(data.decode())
 
 
 def _image(data: bytes) -> PIL.Image.Image:
@@ -169,14 +169,14 @@ def _raw_image(data: bytes) -> PIL.Image.Image:
     return PIL.Image.frombytes(mode, (width, height), data[12 + length :])
 
 
-def _several(decode: Decode, before: int, data: bytes) -> list[Any]:
+def _several(decode: Decode, skipped: int, data: bytes) -> list[Any]:
     """Their number and sizes stand before the values, after `before` bytes that say
     nothing.
     """
-    [count] = np.frombuffer(data, "<u4", 1, before).tolist()
-    begin = before + 4 * (1 + count)
+    [count] = np.frombuffer(data, "<u4", 1, skipped).tolist()
+    begin = skipped + 4 * (1 + count)
     ends = begin + np.cumsum(
-        [0, *np.frombuffer(data[before + 4 : begin], "<u4")], dtype=np.int64
+        [0, *np.frombuffer(data[skipped + 4 : begin], "<u4")], dtype=np.int64
     )
     if len(ends) != 1 + count or ends[-1] != len(data):
         raise ValueError(f"{len(data)} bytes are not those of {count} values")
@@ -250,7 +250,7 @@ class Layout(Loose):
         return self
 
     def decoder(
-        self, where: str, allow_pickles: bool, raw: bool = False
+        self, location: str, allow_pickles: bool, raw: bool = False
     ) -> DecodeSample:
         """Return what decodes the samples of shards of this layout; if `raw`, but for
         images that are files.
@@ -259,14 +259,14 @@ class Layout(Loose):
         """
         named = zip(self.column_names, self.column_encodings, strict=True)
         if self.format != "mds":
-            known = _TEXTS
+            by_encoding = _TEXTS
         elif raw:
-            known = _UNDECODED
+            by_encoding = _UNDECODED
         else:
-            known = _DECODERS
+            by_encoding = _DECODERS
         decoders = {
             name: _column_decoder(
-                encoding, f"{where}: column {name!r}", known, allow_pickles
+                encoding, f"{location}: column {name!r}", by_encoding, allow_pickles
             )
             for name, encoding in (self.columns or dict(named)).items()
         }
@@ -274,10 +274,10 @@ class Layout(Loose):
 
     @limits.decoding
     def _decoded(
-        self, decoders: dict[str, Decode], data: bytes, where: str
+        self, decoders: dict[str, Decode], data: bytes, location: str
     ) -> dict[str, Any]:
         sample: dict[str, Any] = {}
-        what = ""
+        reason = ""
         try:
             if self.format == "json":
                 return self._row(data)
@@ -285,13 +285,13 @@ class Layout(Loose):
                 self._sliced(data) if self.format == "mds" else self._separated(data)
             )
             for (name, decode), piece in zip(decoders.items(), pieces, strict=True):
-                what = f"column {name!r} of {len(piece)} bytes cannot be decoded: "
+                reason = f"column {name!r} of {len(piece)} bytes cannot be decoded: "
                 sample[name] = decode(piece)
         except BAD_COLUMN as error:
-            what += (
+            reason += (
                 f"{type(error).__name__}: {error}; the sample begins with {data[:40]!r}"
             )
-            raise DecodeError(f"{where}: {what}") from error
+            raise DecodeError(f"{location}: {reason}") from error
         return sample
 
     def _sliced(self, data: bytes) -> list[bytes]:
@@ -299,8 +299,8 @@ class Layout(Loose):
         fixed one.
         """
         unknown = sum(not size for size in self.column_sizes)
-        given = iter(np.frombuffer(data, "<u4", unknown).tolist())
-        sizes = [size or next(given) for size in self.column_sizes]
+        variable_sizes = iter(np.frombuffer(data, "<u4", unknown).tolist())
+        sizes = [size or next(variable_sizes) for size in self.column_sizes]
         if 4 * unknown + sum(sizes) != len(data):
             raise ValueError(f"its columns have {sum(sizes)} bytes, and it {len(data)}")
         ends = accumulate(sizes, initial=4 * unknown)
@@ -454,21 +454,23 @@ def unpacked(
     `ShardError` for another size, damaged bytes and a compression that is not known,
     `ConfigError` if the package for it is not installed.
     """
-    kind = str(compression).partition(":")[0]
-    if kind not in _UNPACKERS:
+    algorithm = str(compression).partition(":")[0]
+    if algorithm not in _UNPACKERS:
         raise ShardError(
-            f"{path} is compressed with {kind!r}, which is not one of "
+            f"{path} is compressed with {algorithm!r}, which is not one of "
             f"{', '.join(_UNPACKERS)}; unpack it in the same folder, under the name "
             "that the index has for it"
         )
     cramjam = optional_module(
         "cramjam", _EXTRA, f"reading {path}, which is compressed,"
     )
-    function = "decompress_raw_into" if kind == "snappy" else "decompress_into"
+    function = "decompress_raw_into" if algorithm == "snappy" else "decompress_into"
     try:
         limits.decoding.spend(size)
         data = bytearray(size)
-        written = getattr(getattr(cramjam, _UNPACKERS[kind]), function)(packed, data)
+        written = getattr(getattr(cramjam, _UNPACKERS[algorithm]), function)(
+            packed, data
+        )
         if written != size:
             raise ValueError(f"it holds {written}")
     except (DecodeError, MemoryError, ValueError, cramjam.DecompressionError) as error:
@@ -583,7 +585,7 @@ class MdsSource(ShardedSource[dict[str, Any]]):
     def location(self) -> str:
         return str((self.path / self.split).absolute())
 
-    def where_in_shard(self, shard: int, number: int) -> str:
+    def location_in_shard(self, shard: int, number: int) -> str:
         return f"{self._folder}/{self.shards[shard]}, sample {number}"
 
     def read_shard(
@@ -594,16 +596,16 @@ class MdsSource(ShardedSource[dict[str, Any]]):
             unread = np.flatnonzero(
                 np.equal(self.counts, 0)
             )  # nobody else would look into these
-            for each in {shard, *unread.tolist()}.difference(self._looked_at):
-                self._compare(self.entries[each])
-                self._looked_at.add(each)
+            for other in {shard, *unread.tolist()}.difference(self._looked_at):
+                self._compare(self.entries[other])
+                self._looked_at.add(other)
         starts, stops = self._offsets(entry, numbers)
         begin = 4 * (entry.samples + 2) if entry.raw_meta is None else 0
         for number, start, stop in zip(numbers, starts, stops, strict=True):
             if not begin <= start <= stop <= entry.raw_data.size:
                 raise ShardError(
-                    f"{self.where_in_shard(shard, number)} would lie at bytes {start} "
-                    f"to {stop}: the shard is damaged; {_AGAIN}"
+                    f"{self.location_in_shard(shard, number)} would lie at bytes "
+                    f"{start} to {stop}: the shard is damaged; {_AGAIN}"
                 )
         texts = self._ranges(entry, entry.parts[-1], starts, stops)
         return [
@@ -622,10 +624,12 @@ class MdsSource(ShardedSource[dict[str, Any]]):
             table = self._unpacked.get(
                 self._path(part[0]), lambda: memoryview(next(head()))
             )
-            found = b"".join(table[each : each + 8] for each in at)
+            offsets = b"".join(table[offset : offset + 8] for offset in at)
         else:
-            found = b"".join(self._ranges(entry, part, at, [each + 8 for each in at]))
-        starts, stops = np.frombuffer(found, "<u4").reshape(-1, 2).T.tolist()
+            offsets = b"".join(
+                self._ranges(entry, part, at, [offset + 8 for offset in at])
+            )
+        starts, stops = np.frombuffer(offsets, "<u4").reshape(-1, 2).T.tolist()
         return starts, stops
 
     def index_ranges(self, shard: int) -> list[Ranges]:
@@ -645,11 +649,11 @@ class MdsSource(ShardedSource[dict[str, Any]]):
         return [(self._path(data), *self._offsets(entry, numbers))]
 
     def _decoded(self, shard: int, number: int, data: bytes) -> dict[str, Any] | Failed:
-        where = self.where_in_shard(shard, number)
+        location = self.location_in_shard(shard, number)
         try:
-            return self._decoders[shard](data, where)
+            return self._decoders[shard](data, location)
         except DecodeError as reason:
-            return Failed(reason, where)
+            return Failed(reason, location)
 
     def _compare(self, shard: MdsShard) -> None:
         """Compare what a shard says of itself with the index: its samples, and its
@@ -668,8 +672,8 @@ class MdsSource(ShardedSource[dict[str, Any]]):
             if not start <= stop <= start + _LONGEST_HEADER:
                 raise ValueError(f"it would have {stop - start} bytes")
             header = parse_json(next(self._ranges(shard, part, [start], [stop])))
-            if (found := Layout.model_validate(header)) != shard.layout:
-                raise ValueError(f"it says {found}, and {INDEX} {shard.layout}")
+            if (layout := Layout.model_validate(header)) != shard.layout:
+                raise ValueError(f"it says {layout}, and {INDEX} {shard.layout}")
         except ValueError as error:
             text = (
                 f"{path}: its header is damaged or of other files ({str(error)[:600]})"
@@ -690,11 +694,11 @@ class MdsSource(ShardedSource[dict[str, Any]]):
             self._check(raw)
             return self._files.read_ranges(path, starts, stops)
         self._check(packed)
-        place = self._path(packed)
+        packed_path = self._path(packed)
         compression = shard.compression
-        read = partial(self._files.read, place)
+        read = partial(self._files.read, packed_path)
         data = self._unpacked.get(
-            path, lambda: unpacked(read(), compression, raw.size, place)
+            path, lambda: unpacked(read(), compression, raw.size, packed_path)
         )
         return (
             bytes(data[start:stop]) for start, stop in zip(starts, stops, strict=True)
@@ -723,9 +727,9 @@ class MdsSource(ShardedSource[dict[str, Any]]):
                     f"{file.name}; name one of those, or write the folder with "
                     "hashes=[...]"
                 )
-            if (found := hashed.hexdigest()) != expected:
+            if (hexdigest := hashed.hexdigest()) != expected:
                 text = (
-                    f"{path} has the {self.validate_hash} {found}, but the index "
+                    f"{path} has the {self.validate_hash} {hexdigest}, but the index "
                     f"says {expected}"
                 )
                 raise ShardError(f"{text}: it was changed or damaged; {_AGAIN}")
@@ -741,11 +745,11 @@ class MdsSource(ShardedSource[dict[str, Any]]):
         different = {
             text: shard.layout for text, shard in zip(shown, self.entries, strict=True)
         }
-        known = {
+        decoders = {
             text: layout.decoder(self._folder, self.allow_pickles, self._raw)
             for text, layout in different.items()
         }
-        return [known[text] for text in shown]
+        return [decoders[text] for text in shown]
 
     @cached_property
     def _folder(self) -> str:

@@ -138,7 +138,7 @@ A contributor adds a row above. No other module lists extensions or first bytes 
 media.
 """
 
-BY_EXTENSION = {end: each.kind for each in FORMATS for end in each.extensions}
+BY_EXTENSION = {end: row.kind for row in FORMATS for end in row.extensions}
 """The kinds of media by the extensions of their files."""
 
 EXTENSIONS = {
@@ -148,7 +148,7 @@ EXTENSIONS = {
 
 _STARTS = re.compile(
     b"|".join(
-        b"(?P<f%d>%b)" % (number, each.start) for number, each in enumerate(FORMATS)
+        b"(?P<f%d>%b)" % (number, row.start) for number, row in enumerate(FORMATS)
     ),
     re.S,
 )
@@ -186,8 +186,8 @@ def kind_by_start(head: bytes) -> MediaMetadataType | None:
     >>> kind_by_start(b"GIF89a....").value, kind_by_start(b'{"a": 1}')
     ('image', None)
     """
-    found = format_by_start(head)
-    return None if found is None else found.kind
+    file_format = format_by_start(head)
+    return None if file_format is None else file_format.kind
 
 
 def media_kind(name: str, head: bytes = b"") -> MediaMetadataType | None:
@@ -221,11 +221,11 @@ def extension_of(name: str, data: bytes) -> str:
         ('jpeg', 'gif')
 
     """
-    found = format_by_start(data[:HEAD])
+    file_format = format_by_start(data[:HEAD])
     named = _extension(name)
-    if found is None or found.kind == BY_EXTENSION.get(named):
+    if file_format is None or file_format.kind == BY_EXTENSION.get(named):
         return named or "bin"
-    return found.extensions[0]
+    return file_format.extensions[0]
 
 
 # Values of tables that hold media, or name files that do.
@@ -484,15 +484,15 @@ def deserialize_media_metadata(
     >>> deserialize_media_metadata("av", '{"audio_channels": 1}').audio_channels
     1
     """
-    kind = _CLASSES.get(metadata_type)
-    if kind is None:
+    cls = _CLASSES.get(metadata_type)
+    if cls is None:
         raise DatasetError(
             "media metadata is of the unknown kind "
             f"{metadata_type!r}{nearest(str(metadata_type), list(_CLASSES))}; known "
             f"are {', '.join(_CLASSES)}: it may have been written by a newer version"
         )
     try:
-        return kind.from_dict(parse_json(metadata_json))
+        return cls.from_dict(parse_json(metadata_json))
     except (
         TypeError,
         ValueError,
@@ -504,9 +504,7 @@ def deserialize_media_metadata(
 
 # Opening images.
 
-_OPENED = tuple(
-    each.name for each in FORMATS if each.kind == "image" and each.name != HEIF
-)
+_OPENED = tuple(row.name for row in FORMATS if row.kind == "image" and row.name != HEIF)
 
 
 def open_image(stream: BinaryIO, pixel: int = 4) -> PIL.ImageFile.ImageFile:

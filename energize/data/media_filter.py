@@ -79,7 +79,8 @@ class MediaFilterConfig:
             )
         if glob:
             return cls(
-                MediaFilterStrategy.GLOB, [each.strip() for each in glob.split(",")]
+                MediaFilterStrategy.GLOB,
+                [pattern.strip() for pattern in glob.split(",")],
             )
         return cls(
             MediaFilterStrategy.HEADER if header else MediaFilterStrategy.EXTENSION
@@ -93,7 +94,7 @@ class MediaFilterConfig:
         """Return whether a file of this name may be media."""
         if self.strategy == MediaFilterStrategy.GLOB:
             return any(
-                fnmatchcase(name.lower(), each.lower()) for each in self.patterns
+                fnmatchcase(name.lower(), pattern.lower()) for pattern in self.patterns
             )
         return self.should_consider_all() or kind_by_name(name) is not None
 
@@ -110,18 +111,18 @@ class MediaFilterConfig:
         missing.
         """
         if isinstance(source, str | os.PathLike):
-            place = os.fspath(source)
-            with io.BufferedReader(FileStream(files_at(place), place)) as file:
-                return self.extract_metadata(file, filename or place)
+            path = os.fspath(source)
+            with io.BufferedReader(FileStream(files_at(path), path)) as file:
+                return self.extract_metadata(file, filename or path)
         if filename is None:
             raise ConfigError("extract_metadata: bytes and open files need a filename")
         if not self.should_consider_media(filename):
             return None
         stream = io.BytesIO(source) if isinstance(source, bytes | bytearray) else source
-        kind = self._kind(filename, stream)
-        if kind == MediaMetadataType.IMAGE:
+        media_type = self._kind(filename, stream)
+        if media_type == MediaMetadataType.IMAGE:
             return image_metadata(stream, filename)
-        if kind == MediaMetadataType.AV:
+        if media_type == MediaMetadataType.AV:
             return AVDecoder(stream, name=filename).get_metadata(
                 get_audio_num_samples=True
             )
@@ -151,9 +152,12 @@ def image_metadata(stream: BinaryIO, name: str) -> ImageMetadata:
     try:
         with open_image(stream) as image:
             image.load()
-            kind = image.format or "UNKNOWN"
+            image_format = image.format or "UNKNOWN"
             return ImageMetadata(
-                width=image.width, height=image.height, format=kind, mode=image.mode
+                width=image.width,
+                height=image.height,
+                format=image_format,
+                mode=image.mode,
             )
     except (EnergizeError, MemoryError, TimeoutError):
         raise

@@ -92,7 +92,7 @@ class SequenceSource(FieldSource[T_co]):
     order_name = "SequenceSource"
 
     samples: SupportsGetItem[T_co]
-    given_name: str
+    explicit_name: str
     columns: Mapping[str, Column]
     content: str
     """A digest of a few samples of a list; of other objects, the name of their
@@ -114,17 +114,19 @@ class SequenceSource(FieldSource[T_co]):
                     f"{type(samples).__name__} has no {method}"
                 )
         called = name or order_name_of(samples)
-        known: dict[str, Column] = {}
-        for key, each in (columns or {}).items():
-            known[key] = each if isinstance(each, Column) else Column.of(each, key)
-            if (values := len(known[key])) != (count := len(samples)):
+        indexed: dict[str, Column] = {}
+        for key, column in (columns or {}).items():
+            indexed[key] = (
+                column if isinstance(column, Column) else Column.of(column, key)
+            )
+            if (values := len(indexed[key])) != (count := len(samples)):
                 raise ColumnError(
                     f"{called}: column {key!r} has {values} values for {count} samples"
                 )
         self.freeze(
             samples=samples,
-            given_name=called,
-            columns=known,
+            explicit_name=called,
+            columns=indexed,
             content=_digest_of(samples),
             seed=seed,
             occurrence=occurrence,
@@ -132,7 +134,7 @@ class SequenceSource(FieldSource[T_co]):
 
     @property
     def name(self) -> str:
-        return self.given_name
+        return self.explicit_name
 
     def settings(self) -> dict[str, Any]:
         return super().settings() | {"content": self.content}
@@ -143,7 +145,7 @@ class SequenceSource(FieldSource[T_co]):
 
     @property
     def identity(self) -> str:
-        return f"{self.given_name}:{self.count}"
+        return f"{self.explicit_name}:{self.count}"
 
     @property
     def column_names(self) -> tuple[str, ...]:
@@ -189,7 +191,7 @@ class SequenceSource(FieldSource[T_co]):
         """Samples are compared as objects: comparing contents may cost all they cost to
         read.
         """
-        return id(self.samples), self.given_name, self.seed, self.occurrence
+        return id(self.samples), self.explicit_name, self.seed, self.occurrence
 
 
 def _digest_of(samples: Any) -> str:
@@ -265,9 +267,9 @@ class HuggingFaceSource(SequenceSource[Row]):
             remedy = "read a streaming dataset by IterableSource"
             if is_instance_of(rows, "datasets", "DatasetDict"):
                 remedy = f"choose one of its splits: {', '.join(map(str, rows))}"
-            kind = type(rows).__name__
+            type_name = type(rows).__name__
             raise ConfigError(
-                f"{name!r} is a {kind}, and no datasets.Dataset; {remedy}"
+                f"{name!r} is a {type_name}, and no datasets.Dataset; {remedy}"
             )
         super().__init__(rows, name=name, seed=seed, occurrence=occurrence)
 
@@ -293,8 +295,8 @@ class HuggingFaceSource(SequenceSource[Row]):
     ) -> list[Row | Failed]:
         if self.rows.format["type"] == "custom":  # a function of the user makes rows
             return super().read_at(indices, positions, reading)
-        found: list[Row | Failed] = self.rows.__getitems__(indices.tolist())
-        return found
+        rows: list[Row | Failed] = self.rows.__getitems__(indices.tolist())
+        return rows
 
     def settings(self) -> dict[str, Any]:
         return super().settings() | {"columns": list(self.column_names)}
@@ -620,7 +622,9 @@ def _has_buffer(dataset: Any) -> bool:
             *(getattr(node, "ex_iterables", None) or ()),
             getattr(node, "ex_iterable", None),
         )
-        waiting += [each for each in inner if each is not None]
+        waiting += [
+            input_dataset for input_dataset in inner if input_dataset is not None
+        ]
     return "BufferShuffledExamplesIterable" in (type(node).__name__ for node in waiting)
 
 

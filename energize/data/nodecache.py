@@ -131,7 +131,7 @@ class NodeCache:
         number = start // _SECTION
         if not start < stop <= (number + 1) * _SECTION:
             parts: list[Any] = [
-                self.read(key, *each) for each in _cut(start, stop, _SECTION)
+                self.read(key, *span) for span in _cut(start, stop, _SECTION)
             ]
             return None if None in parts else b"".join(parts)
         section = self._open.get((key, number))
@@ -146,8 +146,8 @@ class NodeCache:
         is new.
         """
         for begin, end in _cut(start, stop, _SECTION):
-            known = key, begin // _SECTION
-            section = self._open.get(known) or self._section(*known)
+            section_key = key, begin // _SECTION
+            section = self._open.get(section_key) or self._section(*section_key)
             if section is None or any(
                 value < 0 for _, _, value in section.covering(begin, end)
             ):
@@ -163,10 +163,10 @@ class NodeCache:
         gaps: list[Range] = []
         for begin, end in _cut(start, stop, _SECTION):
             section = self._section(key, begin // _SECTION)
-            found = (
+            uncached = (
                 [(begin, end)] if section is None else section.missing(begin, end, look)
             )
-            for first, last in found:
+            for first, last in uncached:
                 joined = gaps.pop()[0] if gaps and gaps[-1][1] == first else first
                 gaps.append((joined, last))
         return gaps
@@ -217,11 +217,11 @@ class NodeCache:
         there, and how many sections of how many objects there are. Raise OSError if the
         disk cannot say.
         """
-        found = self._scan()
+        sections = self._scan()
         free = shutil.disk_usage(self.folder).free
-        used = sum(size for _, size in found.values())
-        objects = {path.rpartition(".")[0] for path in found}
-        counts = {"sections": len(found), "objects": len(objects)}
+        used = sum(size for _, size in sections.values())
+        objects = {path.rpartition(".")[0] for path in sections}
+        counts = {"sections": len(sections), "objects": len(objects)}
         return {"used": used, "limit": self.limit, "free": free, **counts}
 
     def clear(self) -> None:
@@ -236,9 +236,9 @@ class NodeCache:
         section = self._open.pop((key, number), None)
         for old in list(self._open)[: 1 - _MOST_OPEN]:
             self._open.pop(old, None)
-        for found in (section, None):
+        for candidate in (section, None):
             try:
-                section = found or _Section(self._path(key, number))
+                section = candidate or _Section(self._path(key, number))
                 if section.renew():
                     self._open[key, number] = section
                     return section
@@ -273,8 +273,8 @@ class NodeCache:
                     at += os.pwrite(file.fileno(), data[at - start : end - start], at)
             pieces = _cut(begin, end, _BLOCK)
             records = [
-                _record(*each, data[each[0] - start : each[1] - start])
-                for each in pieces
+                _record(*piece, data[piece[0] - start : piece[1] - start])
+                for piece in pieces
             ]
             self._append(f"{path}.log", b"".join(records))
 
@@ -299,36 +299,41 @@ class NodeCache:
             return
         with lock, suppress(OSError):
             counted = os.path.getsize(self._node)
-            found = self._scan()
-            total = sum(size for _, size in found.values())
-            kept = (most or total) // 8 * 7
-            for path, (_, size) in sorted(found.items(), key=lambda each: each[1]):
-                if total > kept:
+            sections = self._scan()
+            total = sum(size for _, size in sections.values())
+            target = (most or total) // 8 * 7
+            for path, (_, size) in sorted(sections.items(), key=lambda file: file[1]):
+                if total > target:
                     total -= size  # removed or not: nobody should try again at once
-                    for each in (
+                    for file in (
                         path,
                         f"{path}.log",
                     ):  # so no old log tells of a new file
                         with suppress(OSError):
-                            os.unlink(each)
+                            os.unlink(file)
             since = os.path.getsize(self._node) - counted
             os.truncate(self._node, total // _COUNTED + since)
 
     def _scan(self) -> dict[str, Range]:
         """Return when each section was last used, in ns, and its bytes on the disk."""
-        found: dict[str, Range] = {}
-        inside = (each for each in os.scandir(self.folder) if each.is_dir())
-        for folder in (each.path for each in inside if each.name.startswith(_NAME)):
+        sections: dict[str, Range] = {}
+        caches = (
+            entry.path
+            for entry in os.scandir(self.folder)
+            if entry.is_dir() and entry.name.startswith(_NAME)
+        )
+        for folder in caches:
             for entry in os.scandir(folder):  # of other versions too
                 path = entry.path.removesuffix(".log")
                 with suppress(FileNotFoundError):
                     if "." in entry.name:
-                        (used, size), seen = found.get(path, (0, 0)), entry.stat()
-                        found[path] = (
-                            max(used, seen.st_mtime_ns),
-                            size + seen.st_blocks * 512,
+                        used, size = sections.get(path, (0, 0))
+                        status = entry.stat()
+                        sections[path] = (
+                            max(used, status.st_mtime_ns),
+                            size + status.st_blocks * 512,
                         )
-        return found
+        return sections
 
 
 def _checked_limit(limit: int | str) -> int:
@@ -363,12 +368,12 @@ class _Section(dict[int, tuple[Record, ...]]):
         this file.
         """
         with FileIO(self._path, opener=_careful) as log:
-            found = os.fstat(log.fileno())
-            if self._log not in (0, found.st_ino) or found.st_size < self._seen:
+            status = os.fstat(log.fileno())
+            if self._log not in (0, status.st_ino) or status.st_size < self._seen:
                 return False
             if not os.fstat(self._number).st_nlink:
                 return False  # the file was removed, and its log was not
-            self._log = found.st_ino
+            self._log = status.st_ino
             log.seek(self._seen - len(self._last))
             data = log.readall()
             if not data.startswith(self._last):
@@ -394,13 +399,13 @@ class _Section(dict[int, tuple[Record, ...]]):
                     break
                 _, block, first, last, value = _RECORD.unpack(body)
                 start = block * _BLOCK
-                known = self.get(block)
+                records = self.get(block)
                 record = start + first, start + last + 1, value
-                if known is None:
+                if records is None:
                     self[block] = (record,)
-                elif record not in known:
+                elif record not in records:
                     self[block] = tuple(
-                        sorted((*known, record), key=lambda each: each[1])
+                        sorted((*records, record), key=lambda entry: entry[1])
                     )
                 at += size
             else:
@@ -427,7 +432,9 @@ class _Section(dict[int, tuple[Record, ...]]):
                 first, last, value = record
                 if checksum(view[first - begin : last - begin]) != value:
                     block = first // _BLOCK
-                    self[block] = tuple(each for each in self[block] if each != record)
+                    self[block] = tuple(
+                        entry for entry in self[block] if entry != record
+                    )
                     break
             else:
                 return (
@@ -439,10 +446,10 @@ class _Section(dict[int, tuple[Record, ...]]):
     def missing(self, start: int, stop: int, look: bool) -> list[Range]:
         """Return ranges of these bytes that are not there, in order."""
         while True:
-            found = self.covering(start, stop)
-            there = [record[:2] for record in found if look and record[2] >= 0]
-            if all(self.read(*record) is not None for record in there):
-                return [(begin, end) for begin, end, value in found if value < 0]
+            covering = self.covering(start, stop)
+            present = [record[:2] for record in covering if look and record[2] >= 0]
+            if all(self.read(*record) is not None for record in present):
+                return [(begin, end) for begin, end, value in covering if value < 0]
 
     def covering(self, start: int, stop: int) -> list[Record]:
         """Return records in which the bytes are, in order, and what is between them."""
@@ -450,12 +457,12 @@ class _Section(dict[int, tuple[Record, ...]]):
         while start < stop:
             number = start // _BLOCK
             best = None
-            known = self.get(number, ())
-            for record in known:  # the one that goes furthest comes last
+            block_records = self.get(number, ())
+            for record in block_records:  # the one that goes furthest comes last
                 if record[0] <= start < record[1]:
                     best = record
             if best is None:
-                later = [begin for begin, _, _ in known if begin > start]
+                later = [begin for begin, _, _ in block_records if begin > start]
                 number += 1
                 while number * _BLOCK < stop and not later and number not in self:
                     number += 1
@@ -494,8 +501,8 @@ def _careful(path: str, flags: int) -> int:
     """Open a file, which is made if it may be written; no link, and no waiting for a
     pipe.
     """
-    made = os.O_CREAT if flags & (os.O_WRONLY | os.O_RDWR) else 0
-    return os.open(path, flags | made | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
+    create = os.O_CREAT if flags & (os.O_WRONLY | os.O_RDWR) else 0
+    return os.open(path, flags | create | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
 
 
 @cache

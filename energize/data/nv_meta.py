@@ -126,57 +126,57 @@ def expand(patterns: Iterable[str]) -> tuple[str, ...]:
             )  # so long as that, a pattern is looked at
         if names > limits.NAMES or letters > limits.NAMES * _USUAL_LETTERS:
             raise ValueError(f"{reprlib.repr(pattern)}: {limits.over('NAMES')}")
-    found: list[str] = []
-    for each in listed:
-        found += braceexpand(each) if _SPECIAL.search(each) else (each,)
-    return tuple(found)
+    expanded: list[str] = []
+    for entry in listed:
+        expanded += braceexpand(entry) if _SPECIAL.search(entry) else (entry,)
+    return tuple(expanded)
 
 
 def _count(pattern: str) -> int:
     """Return how many names a pattern stands for, without making them."""
-    around: list[
+    open_groups: list[
         tuple[int, int, int]
     ] = []  # of what is open: its start, and counts before it
-    others = 0
+    alternatives = 0
     product = 1  # names of the alternatives before this one; and of it, so far
     position = 0
     while position < len(pattern):
         char = pattern[position]
         if char == "{":
-            around.append((position + 1, others, product))
-            others = 0
+            open_groups.append((position + 1, alternatives, product))
+            alternatives = 0
             product = 1
-            if len(around) > limits.LEVELS:
+            if len(open_groups) > limits.LEVELS:
                 raise ValueError(f"{reprlib.repr(pattern)}: {limits.over('LEVELS')}")
-        elif char == "," and around:
-            others = others + product
+        elif char == "," and open_groups:
+            alternatives = alternatives + product
             product = 1
         elif char == "}":
-            if not around:
+            if not open_groups:
                 raise ValueError(f"{reprlib.repr(pattern)}: Unbalanced braces")
-            start, before, factor = around.pop()
-            inner = _length(pattern[start:position]) or others + product
-            others = before
+            start, outer_sum, factor = open_groups.pop()
+            inner = _length(pattern[start:position]) or alternatives + product
+            alternatives = outer_sum
             product = factor * inner
         position += 2 if char == "\\" else 1
-    for _, before, factor in reversed(around):  # which `braceexpand` refuses
-        product = factor * (others + product)
-        others = before
-    return others + product
+    for _, outer_sum, factor in reversed(open_groups):  # which `braceexpand` refuses
+        product = factor * (alternatives + product)
+        alternatives = outer_sum
+    return alternatives + product
 
 
 def _length(inner: str) -> int:
     """Return how many numbers or letters a range has, or a few more; 0 for what is no
     range.
     """
-    found = _RANGE.fullmatch(inner)
-    if found is None:
+    match = _RANGE.fullmatch(inner)
+    if match is None:
         return 0
-    if max(map(len, found.groups(""))) > _MOST_DIGITS:
+    if max(map(len, match.groups(""))) > _MOST_DIGITS:
         return int(10**_MOST_DIGITS)
-    ends = found.group(1, 2)
+    ends = match.group(1, 2)
     first, last = map(int if ends[0][-1].isdigit() else ord, ends)
-    return abs(first - last) // (int(found[3] or 1) or 1) + 1
+    return abs(first - last) // (int(match[3] or 1) or 1) + 1
 
 
 def collapse(names: Iterable[str]) -> list[str]:
@@ -252,21 +252,22 @@ def read_info(path: Path) -> Info:
     has not been prepared, `DatasetError` if the file is wrong.
     """
     for name in INFO_NAMES:
-        found = read_document(path / META_FOLDER / name, _INFO)
-        if found is not None:
-            return found
+        info = read_document(path / META_FOLDER / name, _INFO)
+        if info is not None:
+            return info
     raise _unprepared(path)
 
 
 def _unprepared(path: Path) -> DatasetError:
     """Return why a folder cannot be read."""
     if not path.exists():
-        there: list[str] = []
+        siblings: list[str] = []
         with suppress(OSError):
-            there = sorted(
-                {each.name for each in path.absolute().parent.iterdir()} - {path.name}
+            siblings = sorted(
+                {folder.name for folder in path.absolute().parent.iterdir()}
+                - {path.name}
             )
-        hint = in_place_of(path) or nearest(path.name, there)
+        hint = in_place_of(path) or nearest(path.name, siblings)
         return DatasetNotFoundError(f"{path} {absent(path)}{hint}")
     if not path.is_dir():
         text = f"{path} is a file; a prepared dataset is a folder of tar shards"
@@ -280,7 +281,9 @@ def _unprepared(path: Path) -> DatasetError:
             f"{path} is not whole: its conversion has not ended. Run it again, it goes "
             f"on where it was: energize convert SOURCE {path}"
         )
-    prepared = [each for each in (path.parent, path.parent.parent) if is_prepared(each)]
+    prepared = [
+        folder for folder in (path.parent, path.parent.parent) if is_prepared(folder)
+    ]
     if prepared:
         return NotPreparedError(
             f"{path} has no {META_FOLDER} folder of its own, but {prepared[0]} above "
@@ -313,7 +316,7 @@ class Info(Model):
     """
 
     energon_version: Annotated[
-        str | None, BeforeValidator(lambda found: None if found is None else str(found))
+        str | None, BeforeValidator(lambda value: None if value is None else str(value))
     ] = None
     shard_counts: Annotated[dict[Any, Any], AfterValidator(_counts)]
 
@@ -336,7 +339,7 @@ class Splits(Model):
     exclude: Annotated[
         Listed[str],
         AfterValidator(expand),
-        BeforeValidator(lambda found: () if found is None else found),
+        BeforeValidator(lambda value: () if value is None else value),
     ] = ()
 
 
@@ -355,7 +358,7 @@ def read_splits(path: Path, name: str = "split.yaml") -> Splits:
 
 
 def _file(
-    path: Path, names: Sequence[str], schema: TypeAdapter[T], what: str, suffixes: str
+    path: Path, names: Sequence[str], schema: TypeAdapter[T], role: str, suffixes: str
 ) -> tuple[Path, T]:
     """Return the first of the files `names` that is in the `.nv-meta` of a prepared
     folder.
@@ -364,24 +367,24 @@ def _file(
     for name in names:
         if not is_inside(name):
             raise DatasetError(
-                f"{folder}: the {what} is a file in this folder, and {short(name)} is "
+                f"{folder}: the {role} is a file in this folder, and {short(name)} is "
                 "none; copy it there"
             )
         if not name.endswith((".yaml", ".json")):
             raise DatasetError(
-                f"{folder / name}: the {what} has a name that ends in {suffixes}"
+                f"{folder / name}: the {role} has a name that ends in {suffixes}"
             )
-        found = read_document(folder / name, schema)
-        if found is not None:
-            return folder / name, found
+        document = read_document(folder / name, schema)
+        if document is not None:
+            return folder / name, document
     read_info(path)
-    there = sorted(
-        each.name for each in folder.iterdir() if each.suffix in (".yaml", ".json")
+    existing = sorted(
+        file.name for file in folder.iterdir() if file.suffix in (".yaml", ".json")
     )
-    there = [name for name in there if name not in INFO_NAMES]
+    existing = [name for name in existing if name not in INFO_NAMES]
     raise NotPreparedError(
-        f"{path} has no {what} {META_FOLDER}/{names[0]}{nearest(names[0], there)}. "
-        f"There is {', '.join(there) or 'no such file at all'}. Write it with: "
+        f"{path} has no {role} {META_FOLDER}/{names[0]}{nearest(names[0], existing)}. "
+        f"There is {', '.join(existing) or 'no such file at all'}. Write it with: "
         f"energize prepare --force-overwrite {path}"
     )
 
@@ -402,7 +405,7 @@ def dump_splits(
     """
     content = {
         "split_parts": {part: collapse(shards) for part, shards in parts.items()},
-        "exclude": [escaped(each) for each in exclude],
+        "exclude": [escaped(entry) for entry in exclude],
         **{name: value for name, value in more.items() if value},
     }
     return json.dumps(content, indent=2) if name.endswith(".json") else _yaml(content)
@@ -471,24 +474,24 @@ def read_dataset_yaml(
     data folder to be run, unless `code`: who gives it sees to what `code` of the answer
     names.
     """
-    file, found = _file(path, (name,), _WITH_FACTORY, "dataset file", ".yaml")
-    if found.model_extra and not _has_user_factory(found):
+    file, config = _file(path, (name,), _WITH_FACTORY, "dataset file", ".yaml")
+    if config.model_extra and not _has_user_factory(config):
         _file(path, (name,), _DATASET, "dataset file", ".yaml")  # raises for the keys
-    functions = _code_of(found, file, trusted=code)
-    if found.sample_loader is not None and found.field_map is not None:
+    functions = _code_of(config, file, trusted=code)
+    if config.sample_loader is not None and config.field_map is not None:
         raise DatasetError(
             f"{file}: sample_loader: expected it, or a field_map, and not both"
         )
     options = {
-        key: getattr(found, key) for key in found.model_fields_set if key in _OPTIONS
+        key: getattr(config, key) for key in config.model_fields_set if key in _OPTIONS
     }
     return SampleConfig(
-        *_sample_type(found, file),
-        found.field_map,
-        found.subflavors or {},
+        *_sample_type(config, file),
+        config.field_map,
+        config.subflavors or {},
         options,
         functions,
-        _factory_arguments(found) if _has_user_factory(found) else None,
+        _factory_arguments(config) if _has_user_factory(config) else None,
     )
 
 
@@ -527,27 +530,27 @@ def _factory_arguments(config: _WithFactory) -> dict[str, Any]:
     return arguments
 
 
-def _sample_type(found: _DatasetFile, file: Path) -> tuple[str, str]:
+def _sample_type(config: _DatasetFile, file: Path) -> tuple[str, str]:
     """Module and class of the samples, or of a factory of a user.
 
     Older files name a factory per type, `CaptioningWebdataset` say, and no sample type.
     """
-    if found.factory is not None and _has_user_factory(found):
-        return found.module, found.factory
-    if found.sample_type is not None:
-        return found.sample_type.module, found.sample_type.name
-    if found.factory is None or found.factory in _GENERIC:
+    if config.factory is not None and _has_user_factory(config):
+        return config.module, config.factory
+    if config.sample_type is not None:
+        return config.sample_type.module, config.sample_type.name
+    if config.factory is None or config.factory in _GENERIC:
         raise DatasetError(
             f"{file}: sample_type: expected __module__ and __class__ of the samples"
         )
-    if found.factory == CRUDE:
-        return found.module, CRUDE
-    if not found.factory.endswith("Webdataset"):
+    if config.factory == CRUDE:
+        return config.module, CRUDE
+    if not config.factory.endswith("Webdataset"):
         raise DatasetError(
             f"{file}: __class__: expected {CRUDE}, or a sample_type instead, got "
-            f"{short(found.factory)}"
+            f"{short(config.factory)}"
         )
-    return found.module, found.factory.removesuffix("Webdataset") + "Sample"
+    return config.module, config.factory.removesuffix("Webdataset") + "Sample"
 
 
 RECORDS_NAME = "shards.json"
@@ -613,10 +616,10 @@ def read_records(
     shards.
     """
     file = path / META_FOLDER / RECORDS_NAME
-    found = read_document(file, _RECORDS)
-    if found is None:
+    records = read_document(file, _RECORDS)
+    if records is None:
         return None
-    shards = found.shards
+    shards = records.shards
     if shard_counts is not None and shards.keys() != shard_counts.keys():
         shard = min(shards.keys() ^ shard_counts.keys())
         only = "this file" if shard in shards else ".info.json"
@@ -636,6 +639,6 @@ def dump_records(records: Mapping[str, ShardRecord]) -> str:
         if record.origin is not None:
             fields["origin"] = record.origin._asdict()
         shards[shard] = {
-            name: each for name, each in fields.items() if each is not None
+            name: value for name, value in fields.items() if value is not None
         }
     return json.dumps({"version": 1, "shards": shards}, indent=1)

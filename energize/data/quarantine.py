@@ -25,10 +25,10 @@ def files_of(path: str) -> list[Path]:
         patterns = [escape(path), f"{escape(stem)}.rank*{escape(suffix)}"]
     if is_url(path):
         return sorted(
-            f for each in map(path_of, patterns) for f in each.parent.glob(each.name)
+            f for path in map(path_of, patterns) for f in path.parent.glob(path.name)
         )
-    found = {each for pattern in patterns for each in glob(pattern)}
-    return sorted(map(Path, found))
+    files = {path for pattern in patterns for path in glob(pattern)}
+    return sorted(map(Path, files))
 
 
 def read_entries(file: Path) -> tuple[list[Entry], int]:
@@ -52,7 +52,7 @@ def read_entries(file: Path) -> tuple[list[Entry], int]:
         )
     whole = enumerate(lines if half else [*lines, last], 1)
     entries = [
-        Entry.parsed(each, f"{file}, line {n}") for n, each in whole if each.strip()
+        Entry.parsed(line, f"{file}, line {n}") for n, line in whole if line.strip()
     ]
     return entries, len(last.encode()) if half else 0
 

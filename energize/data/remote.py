@@ -45,9 +45,9 @@ def remote_path(url: str) -> Path:
             "AWS_ACCESS_KEY_ID or AZURE_STORAGE_SAS_TOKEN; an object with a '?' in "
             "its key needs another name"
         )
-    found = cast("re.Match[str]", URL.match(url))
-    key = posixpath.normpath("/" + found["key"].lstrip("/"))
-    return cast("Path", RemotePath(found["root"], PurePosixPath(key)))
+    match = cast("re.Match[str]", URL.match(url))
+    key = posixpath.normpath("/" + match["key"].lstrip("/"))
+    return cast("Path", RemotePath(match["root"], PurePosixPath(key)))
 
 
 @dataclass(frozen=True, order=True)
@@ -207,16 +207,18 @@ class RemoteFiles(Files):
     def read_ranges(
         self, path: str, starts: Sequence[int], stops: Sequence[int]
     ) -> Iterator[bytes]:
-        known = self.stat(path)
+        object_stat = self.stat(path)
         for start, stop in zip(starts, stops, strict=True):
             if stop - start > limits.SAMPLE_BYTES:
                 raise ShardError(f"{path}: {limits.over('SAMPLE_BYTES', stop - start)}")
-            if stop > known.size:
-                what = f"there are no bytes {start} to {stop}: it has {known.size}"
-                raise OSError(errno.EINVAL, what, path)
-        return iter(fetching.ranges(path, known, starts, stops))
+            if stop > object_stat.size:
+                reason = (
+                    f"there are no bytes {start} to {stop}: it has {object_stat.size}"
+                )
+                raise OSError(errno.EINVAL, reason, path)
+        return iter(fetching.ranges(path, object_stat, starts, stops))
 
-    def kept(self, path: str) -> bytes:
+    def read_whole(self, path: str) -> bytes:
         return self._small.get(path, lambda: self.read(path))
 
     def local(self, path: str) -> str:
@@ -233,8 +235,8 @@ def _copy(path: str, tag: str) -> str:
     number, copy = tempfile.mkstemp(prefix="energize-")
     # Not by what this process has forked.
     Finalize(None, Path(copy).unlink, kwargs={"missing_ok": True}, exitpriority=0)
-    with open(number, "wb") as made:
-        made.writelines(files().pieces(path))
+    with open(number, "wb") as stream:
+        stream.writelines(files().pieces(path))
     return copy
 
 

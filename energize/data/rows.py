@@ -124,21 +124,25 @@ class FieldSource(Source[T_co]):
         )
 
 
-def data_files(given: DataFiles, owner: str) -> tuple[Path, ...]:
+def data_files(files: DataFiles, owner: str) -> tuple[Path, ...]:
     """Return the files meant by paths and patterns: in the order given, those of a
     pattern by name.
 
     Raise `DatasetNotFoundError` for a path or pattern without a file, `ConfigError` for
     none.
     """
-    alone = isinstance(given, str | os.PathLike) or not isinstance(given, Sequence)
-    listed: list[Any] = [given] if alone else list(given)  # type: ignore[arg-type]
-    if not listed or not all(isinstance(each, str | os.PathLike) for each in listed):
-        what = f"got {given!r}" if listed else "there are no files to read"
+    is_single = isinstance(files, str | os.PathLike) or not isinstance(files, Sequence)
+    listed: list[Any] = [files] if is_single else list(files)  # type: ignore[arg-type]
+    if not listed or not all(
+        isinstance(pattern, str | os.PathLike) for pattern in listed
+    ):
+        reason = f"got {files!r}" if listed else "there are no files to read"
         raise ConfigError(
-            f"{owner}: files are a path, a pattern or a list of them; {what}"
+            f"{owner}: files are a path, a pattern or a list of them; {reason}"
         )
-    return tuple(path for each in listed for path in _matching(os.fspath(each), owner))
+    return tuple(
+        path for pattern in listed for path in _matching(os.fspath(pattern), owner)
+    )
 
 
 def _matching(pattern: str, owner: str) -> list[Path]:
@@ -160,17 +164,17 @@ def _matching(pattern: str, owner: str) -> list[Path]:
     return files
 
 
-def parsed_row(text: bytes, where: str) -> Row | Failed:
+def parsed_row(text: bytes, location: str) -> Row | Failed:
     """Return the object that a text of JSON is; a `Failed` with a `DataError` for
     anything else.
     """
     try:
         value = load_json(text, unique=True)
     except (DataError, ValueError, RecursionError) as error:
-        return Failed(DataError(f"not JSON: {error}: {text[:80]!r}"), where)
+        return Failed(DataError(f"not JSON: {error}: {text[:80]!r}"), location)
     if isinstance(value, dict):
         return value
-    return Failed(DataError(f"a row is a JSON object, found {value!r:.80}"), where)
+    return Failed(DataError(f"a row is a JSON object, found {value!r:.80}"), location)
 
 
 class RowFiles(FieldSource[Row], ShardedSource[Row]):
@@ -184,14 +188,14 @@ class RowFiles(FieldSource[Row], ShardedSource[Row]):
     order_name = "RowFiles"
 
     files: tuple[Path, ...]
-    given_name: str
+    explicit_name: str
 
     @own_errors
     def __init__(
         self, files: DataFiles, *, name: str = "", seed: int = 0, occurrence: int = 0
     ) -> None:
-        found = data_files(files, type(self).__name__)
-        self.freeze(files=found, given_name=name, seed=seed, occurrence=occurrence)
+        paths = data_files(files, type(self).__name__)
+        self.freeze(files=paths, explicit_name=name, seed=seed, occurrence=occurrence)
 
     @cached_property
     def shards(self) -> tuple[str, ...]:  # type: ignore[override]
@@ -199,10 +203,10 @@ class RowFiles(FieldSource[Row], ShardedSource[Row]):
 
     @property
     def name(self) -> str:
-        return self.given_name or self.files[0].stem
+        return self.explicit_name or self.files[0].stem
 
     @property
-    def _told_name(self) -> str:
+    def message_name(self) -> str:
         more = f" and {len(self.files) - 1} more files" if len(self.files) > 1 else ""
         return f"{self.name} ({self.files[0]}{more})"
 
@@ -217,7 +221,7 @@ class RowFiles(FieldSource[Row], ShardedSource[Row]):
     def settings(self) -> dict[str, Any]:
         return super().settings() | {"files": len(self.files)}
 
-    def where_in_shard(self, shard: int, number: int) -> str:
+    def location_in_shard(self, shard: int, number: int) -> str:
         return f"{self.files[shard]}, row {number}"
 
     @cached_property
@@ -311,23 +315,23 @@ class JsonSource(RowFiles):
             ) from error
         return [json.dumps(row).encode() for row in rows]
 
-    def where_in_shard(self, shard: int, number: int) -> str:
+    def location_in_shard(self, shard: int, number: int) -> str:
         lines = self._lines[shard]
         if isinstance(lines, list):
-            return super().where_in_shard(shard, number)
+            return super().location_in_shard(shard, number)
         return f"{self.files[shard]}, line {lines[number, 2]}"
 
     def read_shard(self, shard: int, rows: list[int]) -> list[Row | Failed]:
         lines = self._lines[shard]
-        places = [self.where_in_shard(shard, row) for row in rows]
+        locations = [self.location_in_shard(shard, row) for row in rows]
         if isinstance(lines, list):
             texts: Iterable[bytes] = map(lines.__getitem__, rows)
         else:
             starts, stops, _ = lines[rows].T.tolist()
             texts = self._files.read_ranges(self.shards[shard], starts, stops)
         return [
-            parsed_row(text.strip(), place)
-            for text, place in zip(texts, places, strict=True)
+            parsed_row(text.strip(), location)
+            for text, location in zip(texts, locations, strict=True)
         ]
 
 
@@ -369,7 +373,7 @@ class ParquetSource(RowFiles):
         self.freeze(
             files=data_files(files, "ParquetSource"),
             columns=None if columns is None else tuple(columns),
-            given_name=name,
+            explicit_name=name,
             seed=seed,
             occurrence=occurrence,
         )
@@ -416,8 +420,8 @@ class ParquetSource(RowFiles):
     @cached_property
     def column_names(self) -> tuple[str, ...]:
         """The columns of all files, read or not."""
-        first, *others = (schema.names for schema in self.schemas)
-        return tuple(name for name in first if all(name in each for each in others))
+        first, *further = (schema.names for schema in self.schemas)
+        return tuple(name for name in first if all(name in names for names in further))
 
     @property
     def schemas(self) -> list[Any]:
@@ -475,19 +479,21 @@ class ParquetSource(RowFiles):
         """
         with self._opened(self.files[shard]) as file:
             metadata = file.metadata
-            found = []
+            chunks = []
         for number in range(metadata.num_row_groups):
             group = metadata.row_group(number)
             spans = list[tuple[int, int]]()
             for chunk in map(group.column, range(group.num_columns)):
                 read = self.columns
                 name = f"{chunk.path_in_schema}."
-                if read is None or name.startswith(tuple(f"{each}." for each in read)):
+                if read is None or name.startswith(
+                    tuple(f"{column}." for column in read)
+                ):
                     first = chunk.dictionary_page_offset or chunk.data_page_offset
                     spans.append((first, first + chunk.total_compressed_size))
-            starts, stops = ({each[end] for each in spans} for end in (0, 1))
-            found.append((sorted(starts - stops), sorted(stops - starts)))
-        return found
+            starts, stops = ({span[end] for span in spans} for end in (0, 1))
+            chunks.append((sorted(starts - stops), sorted(stops - starts)))
+        return chunks
 
     @cached_property
     def _chunks(self) -> Recent[int, list[tuple[list[int], list[int]]]]:
@@ -495,7 +501,7 @@ class ParquetSource(RowFiles):
 
     def read_shard(self, shard: int, rows: list[int]) -> list[Row | Failed]:
         path = self.files[shard]
-        taken = list[Row | Failed]()
+        samples = list[Row | Failed]()
         ends = np.cumsum(self._groups[shard])
         groups = np.searchsorted(ends, rows, side="right")
         for group in np.unique(groups).tolist():
@@ -503,8 +509,8 @@ class ParquetSource(RowFiles):
             with _reading(path, f"row group {group}: "):
                 key = shard, group
                 table = self._tables.get(key, partial(self._row_group, path, group))
-                taken += _rows_of(table, wanted.tolist())
-        return taken
+                samples += _rows_of(table, wanted.tolist())
+        return samples
 
     def _row_group(self, path: Path, group: int) -> Any:
         columns = None if self.columns is None else list(self.columns)
@@ -515,9 +521,9 @@ class ParquetSource(RowFiles):
             )
             batches = []
             size = 0
-            for each in opened.iter_batches(_ROWS_DECODED, [group], columns):
-                batches.append(each)
-                size += each.nbytes
+            for batch in opened.iter_batches(_ROWS_DECODED, [group], columns):
+                batches.append(batch)
+                size += batch.nbytes
                 counted = limits.decoding.spend(size, counted)
         arrow = optional_module("pyarrow", _EXTRA, _PARQUET)
         return arrow.Table.from_batches(
@@ -557,9 +563,9 @@ class ArrowSource(RowFiles):
 
     def column_values(self, name: str) -> list[Any]:
         return [
-            each
+            value
             for table in self._tables
-            for each in table.column(name).to_pylist(maps_as_pydicts="strict")
+            for value in table.column(name).to_pylist(maps_as_pydicts="strict")
         ]
 
     def read_shard(self, shard: int, rows: list[int]) -> list[Row | Failed]:
@@ -606,10 +612,10 @@ class ArrowSource(RowFiles):
 def _rows_of(table: Any, numbers: Sequence[int]) -> list[Row]:
     """Return rows of a table of Arrow as dicts; maps are dicts too."""
     try:
-        taken = table.take(numbers)
+        rows = table.take(numbers)
     except NotImplementedError:  # views of texts and bytes cannot be taken
         return _sliced(table, numbers)
-    return taken.to_pylist(maps_as_pydicts="strict")  # type: ignore[no-any-return]
+    return rows.to_pylist(maps_as_pydicts="strict")  # type: ignore[no-any-return]
 
 
 def _sliced(table: Any, numbers: Sequence[int]) -> list[Row]:
@@ -627,11 +633,11 @@ def _check_names(path: Path, names: Sequence[str]) -> None:
 
 
 @contextmanager
-def _reading(path: Path, what: str = "") -> Iterator[None]:
+def _reading(path: Path, context: str = "") -> Iterator[None]:
     try:
         yield
     except DecodeError as error:
-        raise ShardError(f"{path}: {what}{error}") from error
+        raise ShardError(f"{path}: {context}{error}") from error
     except _BAD_BYTES as error:
         if isinstance(error, EnergizeError) or (
             isinstance(error, OSError) and error.errno
@@ -639,5 +645,5 @@ def _reading(path: Path, what: str = "") -> Iterator[None]:
             raise  # of the disk, not of the file
         form = "Arrow" if path.suffix in (".arrow", ".feather") else "Parquet"
         raise ShardError(
-            f"{path} cannot be read as {form}: {what}{error}. Write the file again"
+            f"{path} cannot be read as {form}: {context}{error}. Write the file again"
         ) from error

@@ -57,11 +57,11 @@ class Selection:
     def __post_init__(self) -> None:
         if (self.value is None) == (self.other_than is None):
             raise ConfigError("a selection has a value, or those that it is other than")
-        for each in (self.value,) if self.other_than is None else self.other_than:
-            if not isinstance(each, str | int | float):
+        for value in (self.value,) if self.other_than is None else self.other_than:
+            if not isinstance(value, str | int | float):
                 raise ConfigError(
                     f"{self.by}: a value is a word, a number or a range of numbers; "
-                    f"got {each!r}"
+                    f"got {value!r}"
                 )
 
     @property
@@ -184,8 +184,8 @@ def chosen(column: Column, value: PropertyValue) -> BoolArray:
         word = _text(value)
         if word not in column.categories:
             return np.zeros(len(column), dtype=np.bool_)
-        found: BoolArray = column.values == column.categories.index(word)
-        return found
+        is_chosen: BoolArray = column.values == column.categories.index(word)
+        return is_chosen
     if isinstance(value, str):
         least, most = _bounds(value)
         within: BoolArray = (column.values >= least) & (column.values < most)
@@ -200,8 +200,8 @@ def counts_text(columns: Sequence[Column]) -> str:
     """
     counts: Counter[str] = Counter()
     for column in columns:
-        found, times = np.unique(column.values, return_counts=True)
-        for value, count in zip(found.tolist(), times.tolist(), strict=True):
+        values, times = np.unique(column.values, return_counts=True)
+        for value, count in zip(values.tolist(), times.tolist(), strict=True):
             counts[_shown(column, value)] += count
     listed = [f"{value}: {count}" for value, count in counts.most_common(_SHOWN)]
     more = len(counts) - _SHOWN
@@ -222,9 +222,9 @@ def _shown(column: Column, value: Any) -> str:
 
 def _bounds(text: str) -> tuple[float, float]:
     """Return the least number that is meant, and the first one that is not any more."""
-    found = _RANGE.fullmatch(text)
-    if found and found[0].strip() != "..":
-        least, most = (float(each) if each else None for each in found.groups())
+    match = _RANGE.fullmatch(text)
+    if match and match[0].strip() != "..":
+        least, most = (float(bound) if bound else None for bound in match.groups())
         bounds = (
             -math.inf if least is None else least,
             math.inf if most is None else most,
@@ -386,28 +386,29 @@ def source_labels(sources: Sequence[SourceNode[Any]]) -> list[str]:
     >>> source_labels([ListSource("a", name="x"), ListSource("b", name="x")])
     ['x #1', 'x #2']
     """
-    places = [*map(_place, sources)]
-    pairs = {
-        (source.label, place) for source, place in zip(sources, places, strict=True)
-    }
+    paths = [*map(_place, sources)]
+    pairs = {(source.label, path) for source, path in zip(sources, paths, strict=True)}
     owners = Counter(label for label, _ in pairs)
-    given = [
+    labels = [
         None
-        if owners[source.label] > 1 and _is_end(source.label, place)
+        if owners[source.label] > 1 and _is_end(source.label, path)
         else source.label
-        for source, place in zip(sources, places, strict=True)
+        for source, path in zip(sources, paths, strict=True)
     ]
-    return distinct_names(places, [*map(_split, sources)], given)
+    return distinct_names(paths, [*map(_split, sources)], labels)
 
 
-def _is_end(label: str | None, place: tuple[str, ...]) -> bool:
-    return label is not None and "/".join(place).endswith(f"/{label}")
+def _is_end(label: str | None, path: tuple[str, ...]) -> bool:
+    return label is not None and "/".join(path).endswith(f"/{label}")
 
 
 def input_labels(dataset: Dataset[Any]) -> list[list[str]]:
     """Return the names of the sources of each input of a dataset."""
     labels = iter(source_labels(dataset.sources))
-    return [list(islice(labels, len(each.sources))) for each in dataset.inputs]
+    return [
+        list(islice(labels, len(input_dataset.sources)))
+        for input_dataset in dataset.inputs
+    ]
 
 
 def _place(source: SourceNode[Any]) -> tuple[str, ...]:
@@ -425,9 +426,9 @@ def _split(source: SourceNode[Any]) -> str:
 
 
 def distinct_names(
-    places: Sequence[tuple[str, ...]],
+    paths: Sequence[tuple[str, ...]],
     split_parts: Sequence[str],
-    given: Sequence[str | None],
+    fixed: Sequence[str | None],
 ) -> list[str]:
     """Return the given names, and different ones from all others for what has none.
 
@@ -440,7 +441,7 @@ def distinct_names(
     ... )
     ['a/x', 'b/x', 'first']
     """
-    labels = _shortest(places, {(name,) for name in given if name is not None})
+    labels = _shortest(paths, {(name,) for name in fixed if name is not None})
     pairs = list(zip(labels, split_parts, strict=True))
     different = Counter([label for label, _ in set(pairs)])
     labels = [
@@ -448,7 +449,7 @@ def distinct_names(
     ]
     labels = [
         label if name is None else name
-        for label, name in zip(labels, given, strict=True)
+        for label, name in zip(labels, fixed, strict=True)
     ]
     repeated = Counter(labels)
     seen: Counter[str] = Counter()
@@ -460,24 +461,24 @@ def distinct_names(
 
 
 def _shortest(
-    places: Sequence[tuple[str, ...]], taken: set[tuple[str, ...]]
+    paths: Sequence[tuple[str, ...]], reserved: set[tuple[str, ...]]
 ) -> list[str]:
     """For each place its shortest end that neither another place nor a name that is
     taken has.
     """
-    distinct = set(places)
-    alone = Counter([place[-1] for place in distinct])
-    alone.update([name[-1] for name in taken])
+    distinct = set(paths)
+    counts = Counter([path[-1] for path in distinct])
+    counts.update([name[-1] for name in reserved])
     owners: Counter[tuple[str, ...]] = Counter()
-    for place in distinct:
-        if alone[place[-1]] > 1:
-            owners.update([place[-n:] for n in range(1, len(place) + 1)])
-    owners.update(taken)
+    for path in distinct:
+        if counts[path[-1]] > 1:
+            owners.update([path[-n:] for n in range(1, len(path) + 1)])
+    owners.update(reserved)
     ends = []
-    for place in places:
+    for path in paths:
         length = 1
-        if alone[place[-1]] > 1:
-            while length < len(place) and owners[place[-length:]] != 1:
+        if counts[path[-1]] > 1:
+            while length < len(path) and owners[path[-length:]] != 1:
                 length += 1
-        ends.append("/".join(place[-length:]).replace("//", "/"))
+        ends.append("/".join(path[-length:]).replace("//", "/"))
     return ends

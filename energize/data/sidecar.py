@@ -122,13 +122,13 @@ def shown(url: str) -> str:
     ... )
     ('https://a.org/b.tar', 's3://bucket/a b')
     """
-    scheme, found, rest = url.partition("://")
-    place, slash, path = rest.partition("?")[0].partition("/")
-    if ":" in place or not scheme.startswith(
+    scheme, separator, rest = url.partition("://")
+    host, slash, path = rest.partition("?")[0].partition("/")
+    if ":" in host or not scheme.startswith(
         "abfs"
     ):  # Azure's containers stand there too
-        place = place.rpartition("@")[2]
-    return f"{scheme}{found}{place}{slash}{path}"
+        host = host.rpartition("@")[2]
+    return f"{scheme}{separator}{host}{slash}{path}"
 
 
 @lru_cache(4096)
@@ -143,7 +143,7 @@ class _Obstore:
 
     answered = False
 
-    def __init__(self, scheme: str, place: str, query: str) -> None:
+    def __init__(self, scheme: str, bucket: str, query: str) -> None:
         import obstore
         from obstore import store
 
@@ -156,7 +156,7 @@ class _Obstore:
             "retry_config": {"max_retries": 0, "retry_timeout": timedelta(0)},
         }
         self._http = scheme.startswith("http")
-        url = f"{scheme.replace('gcs', 'gs')}://{place}{query}"
+        url = f"{scheme.replace('gcs', 'gs')}://{bucket}{query}"
         profile = "AWS_PROFILE" in os.environ or os.path.exists(
             os.path.expanduser("~/.aws")
         )
@@ -201,12 +201,16 @@ class _Obstore:
         self, path: str, recursive: bool, most: int
     ) -> list[tuple[str, Any]]:
         if not recursive:
-            found = await self._all.list_with_delimiter_async(self._store, path or None)
-            folders = [(each, None) for each in found["common_prefixes"]]
-            return folders + [(each["path"], each["size"]) for each in found["objects"]]
+            listed = await self._all.list_with_delimiter_async(
+                self._store, path or None
+            )
+            folders = [(entry, None) for entry in listed["common_prefixes"]]
+            return folders + [
+                (entry["path"], entry["size"]) for entry in listed["objects"]
+            ]
         names: list[tuple[str, Any]] = []
         async for page in self._all.list(self._store, path or None, chunk_size=1000):
-            names += ((each["path"], each["size"]) for each in page)
+            names += ((entry["path"], entry["size"]) for entry in page)
             if len(names) > most:
                 break
         return names
@@ -271,10 +275,10 @@ class _Fsspec:
         self, path: str, recursive: bool, most: int
     ) -> list[tuple[str, Any]]:
         depth = {} if recursive else {"maxdepth": 1, "withdirs": True}
-        found = await asyncio.to_thread(self._fs.find, path, detail=True, **depth)
+        entries = await asyncio.to_thread(self._fs.find, path, detail=True, **depth)
         return [
             (e["name"], e["size"] if e["type"] == "file" else None)
-            for e in found.values()
+            for e in entries.values()
         ]
 
 
@@ -299,7 +303,7 @@ class _Slots:
         if turn := self._waiting[1].pop(name, None):
             self._waiting[0][name] = turn
 
-    def give(self, error: int) -> None:
+    def release(self, error: int) -> None:
         self._busy -= 1
         if error != errno.EAGAIN:
             self.most = min(IN_FLIGHT, self.most + 1 / self.most)
@@ -332,51 +336,54 @@ class Sidecar:
         self._count = 0
         self._twice = 0
 
-    async def call(self, url: str, what: str, *arguments: Any) -> Any:
+    async def call(self, url: str, method: str, *arguments: Any) -> Any:
         """Return what a method of a store does."""
         look = self._looked.pop(url, None)
-        if what == "stat" and look is not None:  # for who has planned to read it
+        if method == "stat" and look is not None:  # for who has planned to read it
             return await look
         store, path = self._at(url)
-        seconds: float = _ANSWER if what in ("stat", "holds", "delete") else _DEADLINE
-        if what == "put":
+        seconds: float = _ANSWER if method in ("stat", "holds", "delete") else _DEADLINE
+        if method == "put":
             seconds += _upload_seconds(arguments[0])
-        call = partial(getattr(store, what), path, *arguments)
-        found = await self._answer(url, store, call, seconds)
-        if what == "listing":
-            cut = ((name[len(path) :].strip("/"), size) for name, size in found)
-            return [each for each in cut if each[0]][: arguments[1] + 1]
-        return found if what in ("stat", "holds") else None
+        call = partial(getattr(store, method), path, *arguments)
+        answer = await self._answer(url, store, call, seconds)
+        if method == "listing":
+            cut = ((name[len(path) :].strip("/"), size) for name, size in answer)
+            return [entry for entry in cut if entry[0]][: arguments[1] + 1]
+        return answer if method in ("stat", "holds") else None
 
     async def plan(
-        self, url: str, found: tuple[int, str] | None, spans: list[tuple[int, int]]
+        self,
+        url: str,
+        object_stat: tuple[int, str] | None,
+        spans: list[tuple[int, int]],
     ) -> None:
         """See that ranges of an object are in the cache, or all of it, as
         `fetching.plan` says.
         """
-        if found is None:
+        if object_stat is None:
             store, path = self._at(url)
             answer = self._answer(url, store, partial(store.stat, path), _ANSWER)
             look = self._looked[url] = asyncio.ensure_future(answer)
             # What nobody has asked for soon may be another one when it is asked for.
             asyncio.get_running_loop().call_later(_ANSWER, self._looked.pop, url, None)
-            found = await look
-        size = found[0]
-        asked = []
+            object_stat = await look
+        size = object_stat[0]
+        ranges = []
         for start, stop in spans or [(0, 0)]:
             begin = max(0, start + size) if start < 0 else start
             end = min(size, stop if stop > 0 else stop + size)
-            asked += [(begin, end)] if begin < end else []
-        await self.ranges(url, found, asked, "planned")
+            ranges += [(begin, end)] if begin < end else []
+        await self.ranges(url, object_stat, ranges, "planned")
 
     async def ranges(  # noqa: C901, PLR0915
-        self, url: str, found: Any, spans: list[tuple[int, int]], how: str
+        self, url: str, object_stat: Any, spans: list[tuple[int, int]], how: str
     ) -> Any:
         """See that ranges of an object, in ascending order, are in the cache; return
         the bytes of those that it does not take. "carried" ones go past it, "planned"
         ones after all others.
         """
-        key = key_of(url, *found)
+        key = key_of(url, *object_stat)
         (store, path) = self._at(url)
         carried = how == "carried"
         planned = how == "planned"
@@ -388,7 +395,7 @@ class Sidecar:
             until = time.monotonic() + _DEADLINE / 2
 
             async def get(first: int = begin, last: int = end) -> memoryview:
-                data = memoryview(await store.get(path, first, last, found[1]))
+                data = memoryview(await store.get(path, first, last, object_stat[1]))
                 if len(data) != last - first:
                     raise EOFError(f"{len(data)} bytes came of {last - first}")
                 return data
@@ -424,7 +431,7 @@ class Sidecar:
         flying = self._flying.setdefault((key, carried), {})
         # What is read with what is wanted, and not kept, is read again.
         block = FAR_BLOCK // 64 if self._cache.failing else FAR_BLOCK
-        runs = list(merged(spans, found[0], block))
+        runs = list(merged(spans, object_stat[0], block))
         firsts = sorted(flying)
 
         def sent(begin: int, end: int) -> tuple[int, asyncio.Task[Any]]:
@@ -432,8 +439,8 @@ class Sidecar:
             one.
             """
             at = bisect_right(firsts, (begin, sys.maxsize))
-            before = firsts[max(0, at - 1) : at]
-            run = before[0] if before and end <= before[0][1] else (begin, end)
+            previous = firsts[max(0, at - 1) : at]
+            run = previous[0] if previous and end <= previous[0][1] else (begin, end)
             name = key, *run, carried
             if run not in flying:
                 flying[run] = asyncio.create_task(piece(name, begin, end))
@@ -475,12 +482,12 @@ class Sidecar:
         """
         start = time.monotonic()
         tries = 0
-        said = "there is no answer yet"
+        message = "there is no answer yet"
         mark = object()
         while True:
             await self._slots.take(*(turn or (object(), False)))
             number = 0
-            self._open[mark] = url, said, tries, start
+            self._open[mark] = url, message, tries, start
             try:
                 async with asyncio.timeout(seconds):
                     answer = await call()
@@ -491,7 +498,7 @@ class Sidecar:
                 number = fault.errno or 0
             finally:
                 del self._open[mark]
-                self._slots.give(number)
+                self._slots.release(number)
             tries = tries + 1
             waited = time.monotonic() - start
             store.answered |= number not in _SILENT
@@ -502,14 +509,14 @@ class Sidecar:
             most = 0.05 if number == errno.EALREADY else _PAUSE
             pause = random.uniform(0.5, 1) * min(most, 0.1 * 2**tries)  # noqa: S311
             if waited + pause > (_DEADLINE if store.answered else _FIRST):
-                said = (
+                message = (
                     f"given up at try {tries}, after {waited:.0f} s: {fault.strerror}"
                 )
                 raise OSError(
-                    errno.ETIMEDOUT if store.answered else number, said, shown(url)
+                    errno.ETIMEDOUT if store.answered else number, message, shown(url)
                 )
-            said = fault.strerror or ""
-            self._open[mark] = url, said, tries, start
+            message = fault.strerror or ""
+            self._open[mark] = url, message, tries, start
             await asyncio.sleep(pause)
 
     def word(self) -> str:
@@ -517,15 +524,15 @@ class Sidecar:
         long.
         """
         none = "", "", 0, time.monotonic()
-        url, said, tries, start = min(
+        url, message, tries, start = min(
             self._open.values(), key=itemgetter(3), default=none
         )
         waited = time.monotonic() - start
         if waited < (1 if tries else _WORDS):
             return ""
         return (
-            f"waiting for {shown(url)}: {said}; try {max(1, tries)}, {waited:.0f} s so "
-            "far"
+            f"waiting for {shown(url)}: {message}; try {max(1, tries)}, {waited:.0f} s "
+            "so far"
         )
 
     async def _hedged(self, get: Call) -> Any:
@@ -589,17 +596,17 @@ class Sidecar:
 
 def _no_store(error: Exception, url: str, scheme: str) -> Exception:
     """Return the error for a URL whose store cannot be opened."""
-    where = f"{shown(url)}: {scheme}://"
+    location = f"{shown(url)}: {scheme}://"
     is_unknown = "rotocol not known" in str(error)
     extra = "remote" if scheme in _OBSTORE else scheme
     # fsspec does not know protocols that an absent library registers.
     if isinstance(error, ImportError) or (is_unknown and extra in _EXTRAS):
         remedy = f': pip install "energize[{extra}]"' if extra in _EXTRAS else ""
-        return ConfigError(f"{where} needs a library ({error}){remedy}")
+        return ConfigError(f"{location} needs a library ({error}){remedy}")
     if not is_unknown:
         return _fault(error, url)
     hint = nearest(scheme, _OBSTORE) or "; known are s3, gs, az, https, hf and others"
-    return ConfigError(f"{where} is no known scheme{hint}")
+    return ConfigError(f"{location} is no known scheme{hint}")
 
 
 def _fault(error: Exception, url: str) -> OSError:
@@ -608,22 +615,22 @@ def _fault(error: Exception, url: str) -> OSError:
     text = f"{type(error).__name__} {error}" + (f" code: {status}" if status else "")
     code = re.search(r"<Code>(\w+)", text) or re.search(r"code: (\d\d\d[^:\n]*)", text)
     region = re.search(r"(?:<Region>|expecting ')([\w-]+)", text)
-    code_said = f" ({code[1].strip()})" if code else ""
-    region_said = f", {region[1]}" if region else ""
-    for pattern, number, told in _FAULTS:
+    code_text = f" ({code[1].strip()})" if code else ""
+    region_text = f", {region[1]}" if region else ""
+    for pattern, number, reason in _FAULTS:
         if re.search(pattern, text):
             keys = _KEYS.get(url[:2], "what its library needs")
-            said = told.format(code=code_said, region=region_said, keys=keys)
-            return OSError(number, said, shown(url))
+            message = reason.format(code=code_text, region=region_text, keys=keys)
+            return OSError(number, message, shown(url))
     noise = r"Generic \w+ error: |HTTP error: |Error performing \w+ \S+ in \S+ - |\?\S+"
     line = re.sub(noise, "", str(error)).split("\n")[0]
     lasting = isinstance(error, ValueError | TypeError | AttributeError) or re.search(
         "code: 4(?!08)|invalid path|offline mode", text
     )
-    told = line[:400].strip() or type(error).__name__
+    reason = line[:400].strip() or type(error).__name__
     # Not EINVAL or ENOENT, by which readers know that a file is none: that is the
     # sample's fault.
-    return OSError(errno.EACCES if lasting else errno.EIO, told, shown(url))
+    return OSError(errno.EACCES if lasting else errno.EIO, reason, shown(url))
 
 
 async def _serve(connection: Connection) -> None:
@@ -632,28 +639,28 @@ async def _serve(connection: Connection) -> None:
     ended = asyncio.Event()
     loop.set_exception_handler(lambda *_: None)  # the loser of a race may fail
     loop.set_default_executor(ThreadPoolExecutor(IN_FLIGHT))
-    asked: set[asyncio.Task[None]] = set()
+    tasks: set[asyncio.Task[None]] = set()
     words = logging.Handler()
     words.emit = lambda record: connection.send((None, record.getMessage()))  # type: ignore[method-assign]
     _log.addHandler(words)
     sidecar = Sidecar(NodeCache())
 
-    async def answer(number: int | None, what: str, *arguments: Any) -> None:
-        found = None
+    async def answer(number: int | None, method: str, *arguments: Any) -> None:
+        result = None
         failed = None
         try:
-            found = await getattr(sidecar, what)(*arguments)
+            result = await getattr(sidecar, method)(*arguments)
         except Exception as error:
             ours = isinstance(error, OSError | ConfigError)
             failed = error if ours else _fault(error, arguments[0])
         if number is not None:
-            connection.send((number, found, failed))
+            connection.send((number, result, failed))
 
     def receive() -> None:
         try:
             task = asyncio.create_task(answer(*connection.recv()))
-            asked.add(task)
-            task.add_done_callback(asked.discard)
+            tasks.add(task)
+            task.add_done_callback(tasks.discard)
         except (EOFError, OSError):
             ended.set()
 
@@ -661,7 +668,7 @@ async def _serve(connection: Connection) -> None:
     while not ended.is_set():
         with suppress(TimeoutError):
             await asyncio.wait_for(ended.wait(), _WORDS)
-        if asked:  # so that who waits knows that this process is well
+        if tasks:  # so that who waits knows that this process is well
             connection.send((None, sidecar.word()))
 
 

@@ -87,7 +87,7 @@ class Source(IndexedDataset[T_co]):
         """What people call it in reports."""
 
     @property
-    def _told_name(self) -> str:
+    def message_name(self) -> str:
         """What messages call it."""
         return self.name
 
@@ -110,23 +110,23 @@ class Source(IndexedDataset[T_co]):
 
         Raises `ColumnError` for a name that is not indexed.
         """
-        if name not in self._known_columns and name not in self.column_names:
-            known = ", ".join(self.column_names) or "none"
+        if name not in self._column_cache and name not in self.column_names:
+            listed = ", ".join(self.column_names) or "none"
             raise ColumnError(
                 f"{self.name} has no column "
-                f"{name!r}{nearest(name, self.column_names)}; its columns: {known}. "
+                f"{name!r}{nearest(name, self.column_names)}; its columns: {listed}. "
                 f"{self.indexing_hint(name)}"
             )
-        if name not in self._known_columns:
-            self._known_columns[name] = self._column(name)
-        return self._known_columns[name]
+        if name not in self._column_cache:
+            self._column_cache[name] = self._column(name)
+        return self._column_cache[name]
 
     def _column(self, name: str) -> Column:
         """Return one of `column_names`."""
         raise NotImplementedError
 
     @cached_property
-    def _known_columns(self) -> dict[str, Column]:
+    def _column_cache(self) -> dict[str, Column]:
         return {}
 
     def indexing_hint(self, name: str) -> str:
@@ -232,22 +232,22 @@ class Source(IndexedDataset[T_co]):
             {} if reading.listed is None else reading.listed.left_out(self, indices)
         )
         if left_out:
-            kept = np.array(
+            included = np.array(
                 [row for row in range(len(indices)) if row not in left_out], np.int64
             )
-            indices = indices[kept]
-            positions = positions[kept]
+            indices = indices[included]
+            positions = positions[included]
         try:
-            found = self.read_at(indices, positions, reading)
+            samples = self.read_at(indices, positions, reading)
         except (OSError, MemoryError) as refused:
-            found = self._read_again(indices, positions, reading, refused)
+            samples = self._read_again(indices, positions, reading, refused)
         if left_out:
-            read = iter(found)
-            found = [
+            read = iter(samples)
+            samples = [
                 left_out.get(row) or next(read)
-                for row in range(len(found) + len(left_out))
+                for row in range(len(samples) + len(left_out))
             ]
-        return found
+        return samples
 
     def _read_again(
         self,
@@ -272,7 +272,7 @@ class Source(IndexedDataset[T_co]):
     def samples_at(self, positions: Int64Array, attempt: int) -> Int64Array:
         """Return the samples at positions; of a later attempt, their substitutes."""
         if self.count == 0:
-            raise EmptyDatasetError(f"{self._told_name} has no samples to read")
+            raise EmptyDatasetError(f"{self.message_name} has no samples to read")
         if attempt == 0:
             return positions % self.count
         drawn = hash_positions(derive(self.key, "substitute"), positions, salt=attempt)
@@ -406,7 +406,9 @@ class ShardedSource(Source[T_co]):
         Raise `ConfigError` for numbers beyond `stored_count`, `EmptyDatasetError` if
         none is left.
         """
-        return self.replace(window=narrowed(self._told_name, self._bounds, start, stop))
+        return self.replace(
+            window=narrowed(self.message_name, self._bounds, start, stop)
+        )
 
     @cached_property
     def count(self) -> int:
@@ -428,9 +430,9 @@ class ShardedSource(Source[T_co]):
 
     def where(self, index: int) -> str:
         shards, numbers = self.locate(np.array([index]))
-        return self.where_in_shard(int(shards[0]), int(numbers[0]))
+        return self.location_in_shard(int(shards[0]), int(numbers[0]))
 
-    def where_in_shard(self, shard: int, number: int) -> str:
+    def location_in_shard(self, shard: int, number: int) -> str:
         """Return where a sample is, for messages: the file and the sample.
 
         Args:
@@ -441,7 +443,7 @@ class ShardedSource(Source[T_co]):
 
     def place(self, index: int) -> SamplePlace:
         located = self.locate(np.array([index], dtype=np.int64))
-        shard, number = (int(each[0]) for each in located)
+        shard, number = (int(values[0]) for values in located)
         name = self.shards[shard]
         key = self._key(shard, number)
         return SamplePlace(self.location, name, number, key, self.identity)
@@ -452,8 +454,8 @@ class ShardedSource(Source[T_co]):
         at = self.shards.index(shard)
         if not 0 <= index < self.counts[at]:
             return None
-        found = int(self.indices(np.array([at]), np.array([index]))[0])
-        return None if found < 0 else found
+        number = int(self.indices(np.array([at]), np.array([index]))[0])
+        return None if number < 0 else number
 
     def byte_ranges(self, index: int) -> Iterator[tuple[str, int, int]]:
         shards, numbers = self.locate(np.array([index], dtype=np.int64))
@@ -489,37 +491,37 @@ class ShardedSource(Source[T_co]):
         samples: list[Any] = [None] * len(order)
         for first, last in pairwise(cuts):
             if first < last:
-                found = self.read_shard(
+                shard_samples = self.read_shard(
                     int(shards[first]), numbers[first:last].tolist()
                 )
-                for row, sample in zip(order[first:last].tolist(), found, strict=True):
+                for row, sample in zip(
+                    order[first:last].tolist(), shard_samples, strict=True
+                ):
                     samples[row] = sample
         return samples
 
     def expect(self, indices: Int64Array) -> int:
-        asked, unknown = self._expected
+        requested, unknown = self._expected
         if not (len(indices) or unknown):
             return 0
         coming = np.concatenate([*unknown, indices])
-        known = 0
+        size = 0
         unknown[:] = []
         shards, numbers = self._located(self._stored(coming))
         for shard, rows in rows_by_value(shards):
             with suppress(OSError, DatasetError):  # told when they are read
-                if shard in asked:
+                if shard in requested:
                     ranges = self.sample_ranges(
                         shard, np.unique(numbers[rows]).tolist()
                     )
-                    known += sum(
-                        sum(stops) - sum(starts) for _, starts, stops in ranges
-                    )
+                    size += sum(sum(stops) - sum(starts) for _, starts, stops in ranges)
                 else:
                     ranges = self.index_ranges(shard)
-                    asked.add(shard)
+                    requested.add(shard)
                     unknown.append(coming[rows])
-                for each in ranges:
-                    self._files.plan(*each)
-        return known
+                for file_ranges in ranges:
+                    self._files.plan(*file_ranges)
+        return size
 
     def index_ranges(self, shard: int) -> Sequence[Ranges]:
         """Return what is read of a shard before it is known where its samples lie, as

@@ -230,7 +230,7 @@ class WebdatasetFileStore(_FolderStore):
             start = min(begin + at, stop)
             return self._files.read(path, start, min(start + count, stop))
 
-        found = "no file"
+        actual = "no file"
         wanted = f"{key!r} of {size} bytes at byte {offset}"
         with os_errors_as(ShardError, path):
             stop = min(offset + padded(size), self._files.size(path))
@@ -238,13 +238,13 @@ class WebdatasetFileStore(_FolderStore):
             # The headers before it tell whether it is the file that the database means.
             with suppress(ShardError, LookupError):
                 member = walk(read, stop - begin, path)[0][-1]
-                found = (
+                actual = (
                     f"{member.name!r} of {member.size} bytes at byte "
                     f"{begin + member.offset}"
                 )
-        if found != wanted:
+        if actual != wanted:
             raise ShardError(
-                f"{path} and {self._database.path} do not belong together: {found} "
+                f"{path} and {self._database.path} do not belong together: {actual} "
                 "lies where "
                 f"{wanted} should; {self._again}"
             )
@@ -451,7 +451,7 @@ class ReadOnlyDatabase:
         [(3,)]
         """
 
-        def found() -> list[tuple[Any, ...]]:
+        def fetch() -> list[tuple[Any, ...]]:
             with unreadable(self.path):
                 return (
                     self._connection()
@@ -460,7 +460,7 @@ class ReadOnlyDatabase:
                 )
 
         with os_errors_as(DatasetError, self.path):
-            rows = again(found, self.path)
+            rows = again(fetch, self.path)
         if len(rows) > limits.ROWS:
             raise DatasetError(f"{self.path}: {limits.over('ROWS')}")
         return rows
@@ -499,8 +499,8 @@ def connected(*paths: str) -> sqlite3.Connection:
     connection.most = limits.STEPS * (100_000 + size) // 1000
     connection.execute("PRAGMA trusted_schema = OFF")
     connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, limits.CELL_BYTES)
-    for each in uris[1:]:
-        connection.execute("ATTACH DATABASE ? AS other", (each,))
+    for uri in uris[1:]:
+        connection.execute("ATTACH DATABASE ? AS other", (uri,))
     for path, schema in zip(paths, ("main", "other"), strict=False):
         strange = connection.execute(_STRANGE.format(schema)).fetchone()
         if strange is not None:
@@ -533,8 +533,8 @@ def unreadable(*paths: str) -> Iterator[None]:
             for path in paths:
                 files_at(path).size(path)  # says why, if it cannot even be opened
             raise OSError(errno.EIO, f"SQLite says: {reason}", paths[0]) from reason
-        told = limits.over("STEPS") if code == sqlite3.SQLITE_INTERRUPT else reason
+        message = limits.over("STEPS") if code == sqlite3.SQLITE_INTERRUPT else reason
         raise DatasetError(
-            f"{' and '.join(paths)} cannot be read: {told}. It was cut off, is no "
+            f"{' and '.join(paths)} cannot be read: {message}. It was cut off, is no "
             f"SQLite database, or lacks a table; {_WRITE_IT_AGAIN}"
         ) from reason

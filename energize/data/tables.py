@@ -138,7 +138,7 @@ def _delimited(path: Path) -> list[Row]:
         delimiter, quoting = _delimiter_of(text, path.suffix.lower())
         reader = _reader(text, delimiter, quoting)
         lines = [
-            (reader.line_num, [each.strip() for each in row]) for row in reader if row
+            (reader.line_num, [value.strip() for value in row]) for row in reader if row
         ]
     except (csv.Error, UnicodeDecodeError) as reason:
         raise DatasetError(f"{path} is no CSV file in UTF-8: {reason}") from reason
@@ -251,7 +251,9 @@ def _delimiter_of(text: str, extension: str) -> tuple[str, Any]:
                 if len({*map(len, rows)}) == 1 and len(rows[0]) > 1:
                     return delimiter, quoting
     head = text.partition("\n")[0]
-    return next((each for each in tried if each in head), ","), csv.QUOTE_MINIMAL
+    return next(
+        (candidate for candidate in tried if candidate in head), ","
+    ), csv.QUOTE_MINIMAL
 
 
 def _is_value(cell: str) -> bool:
@@ -308,14 +310,18 @@ class MemoryRows(ShardedSource[Row], FieldSource[Row]):
             keys.update(f"{row[KEY]}\0".encode())
             text += dumped(row).encode("utf-8", "surrogatepass")
             ends.append(len(text))
-        own = {"text": bytes(text), "ends": np.array(ends), "counts": (len(ends) - 1,)}
+        parameters = {
+            "text": bytes(text),
+            "ends": np.array(ends),
+            "counts": (len(ends) - 1,),
+        }
         named = {"identity": keys.hexdigest(), "seed": 0, "occurrence": 0}
-        self.freeze(**cast("dict[str, Any]", own | named))
+        self.freeze(**cast("dict[str, Any]", parameters | named))
 
     def compared(self) -> tuple[Any, ...]:
         return (self.text,)
 
-    def where_in_shard(self, shard: int, number: int) -> str:
+    def location_in_shard(self, shard: int, number: int) -> str:
         return str(self.read_shard(shard, [number])[0].get(AT, ""))
 
     def read_shard(self, shard: int, numbers: list[int]) -> list[Row]:
@@ -368,10 +374,10 @@ class ChosenRows(FieldSource[Row], ShardedSource[Row]):
         numbers: Sequence[Int64Array],
         pieces: Sequence[str] = (),
     ) -> None:
-        counts = tuple(len(each) for each in numbers)
-        own: dict[str, Any] = {"rows": rows, "numbers": tuple(numbers)}
-        own["pieces"] = tuple(pieces)
-        self.freeze(**own, counts=counts, seed=0, occurrence=0)
+        counts = tuple(len(rows_of_shard) for rows_of_shard in numbers)
+        parameters: dict[str, Any] = {"rows": rows, "numbers": tuple(numbers)}
+        parameters["pieces"] = tuple(pieces)
+        self.freeze(**parameters, counts=counts, seed=0, occurrence=0)
 
     @classmethod
     def selecting(
@@ -385,8 +391,8 @@ class ChosenRows(FieldSource[Row], ShardedSource[Row]):
         """
         numbers = []
         for shard, count in enumerate(rows.counts):
-            found = rows.read_shard(shard, [*range(count)])
-            times = [0 if isinstance(row, Failed) else keep(row) for row in found]
+            samples = rows.read_shard(shard, [*range(count)])
+            times = [0 if isinstance(row, Failed) else keep(row) for row in samples]
             numbers.append(np.repeat(np.arange(count), times))
         return cls(rows, numbers, pieces)
 
@@ -405,7 +411,7 @@ class ChosenRows(FieldSource[Row], ShardedSource[Row]):
         them.
         """
         keys = (re.split(r"[\[\]]+", column) for column in self.pieces)
-        return [[key for key in each if key not in ("", "*")][-1] for each in keys]
+        return [[key for key in path if key not in ("", "*")][-1] for path in keys]
 
     @property
     def shards(self) -> Sequence[str]:  # type: ignore[override]
@@ -422,8 +428,8 @@ class ChosenRows(FieldSource[Row], ShardedSource[Row]):
     @cached_property
     def identity(self) -> str:
         digests = [
-            hashlib.blake2b(each.tobytes(), digest_size=16).hexdigest()
-            for each in self.numbers
+            hashlib.blake2b(array.tobytes(), digest_size=16).hexdigest()
+            for array in self.numbers
         ]
         pieces: Any = (
             self.pieces if len(self.pieces) > 1 else next(iter(self.pieces), None)
@@ -433,8 +439,8 @@ class ChosenRows(FieldSource[Row], ShardedSource[Row]):
     def called(self, name: str) -> Self:
         return super().called(name).replace(rows=self.rows.called(name))
 
-    def where_in_shard(self, shard: int, number: int) -> str:
-        return self.rows.where_in_shard(shard, int(self.numbers[shard][number]))
+    def location_in_shard(self, shard: int, number: int) -> str:
+        return self.rows.location_in_shard(shard, int(self.numbers[shard][number]))
 
     def sample_ranges(self, shard: int, numbers: Sequence[int]) -> Sequence[Ranges]:
         return self.rows.sample_ranges(
@@ -449,11 +455,13 @@ class ChosenRows(FieldSource[Row], ShardedSource[Row]):
         firsts = np.searchsorted(stored, wanted).tolist()
         triples = zip(wanted, numbers, firsts, strict=True)
         return [
-            self._piece(rows[each], number - first, self.where_in_shard(shard, number))
-            for each, number, first in triples
+            self._piece(
+                rows[row], number - first, self.location_in_shard(shard, number)
+            )
+            for row, number, first in triples
         ]
 
-    def _piece(self, row: Row | Failed, number: int, where: str) -> Row | Failed:
+    def _piece(self, row: Row | Failed, number: int, location: str) -> Row | Failed:
         if isinstance(row, Failed) or not self.pieces:
             return row
         elements = _elements(row, self.pieces)
@@ -463,13 +471,15 @@ class ChosenRows(FieldSource[Row], ShardedSource[Row]):
             reason = DataError(
                 f"columns {lists} are lists of one length; got {lengths}"
             )
-            return Failed(reason, where)
-        own = dict(
-            zip(self.piece_names, (each[number] for each in elements), strict=True)
+            return Failed(reason, location)
+        values = dict(
+            zip(
+                self.piece_names, (element[number] for element in elements), strict=True
+            )
         )
         if number and KEY in row:
-            own[KEY] = f"{row[KEY]}~{number + 1}"
-        return {**row, **own}
+            values[KEY] = f"{row[KEY]}~{number + 1}"
+        return {**row, **values}
 
 
 def _elements(row: Row, columns: Sequence[str]) -> list[list[Any]]:

@@ -129,12 +129,12 @@ def plain_header(data: bytes, at: int) -> tuple[str, int] | None:
     """Return name and size of the file whose header is the block of `data` at `at`;
     None if it is no plain header of a regular file, or a damaged one.
     """
-    name, digits, end, checksum, kind, prefix = _FIELDS.unpack_from(data, at)
+    name, digits, end, checksum, type_flag, prefix = _FIELDS.unpack_from(data, at)
     length = name.find(b"\0")
     if (
         zlib.adler32(data[at : at + BLOCK]) & 0xFFFF
         != (_sums.get(checksum) or _sum_of(checksum))
-        or kind != b"0"
+        or type_flag != b"0"
         or prefix != b"\0"
         or length < 1
         or end not in _ENDS
@@ -165,42 +165,42 @@ def _sum_of(checksum: bytes) -> int:
     return expected
 
 
-def members(data: bytes, where: str) -> list[TarMember]:
+def members(data: bytes, location: str) -> list[TarMember]:
     """Return the regular files whose headers and payloads are `data`.
 
     Other kinds of members are left out. Raise `ShardError` for links that would be
     parts, and for anything that is not whole headers, with the right checksums, and
     payloads; `where` is what it calls the bytes.
     """
-    found, at = walk(lambda at, size: data[at : at + size], len(data), where)
+    files, at = walk(lambda at, size: data[at : at + size], len(data), location)
     if at != len(data):
         raise ShardError(
-            f"{where}: the tar ends {len(data) - at} bytes before the index says; run "
-            "`energize prepare` again, or copy the shard again if it was cut off"
+            f"{location}: the tar ends {len(data) - at} bytes before the index says; "
+            "run `energize prepare` again, or copy the shard again if it was cut off"
         )
-    return found
+    return files
 
 
-def walk(read: Read, stop: int, where: str) -> tuple[list[TarMember], int]:
+def walk(read: Read, stop: int, location: str) -> tuple[list[TarMember], int]:
     """Return the regular files before `stop` or the end mark, in order, and where that
     is. `read(offset, size)` gives bytes, fewer past the end.
 
     Raise `ShardError` where there is no valid header, or a payload runs over `stop`.
     """
-    found = []
+    files = []
     at = 0
     while at < stop:
-        member, after = _member(read, at, stop, where)
-        if after == at:
+        member, end = _member(read, at, stop, location)
+        if end == at:
             break
-        if after > stop:
+        if end > stop:
             raise _damaged(
-                where, f"the member at byte {at} runs to byte {after}, of {stop}"
+                location, f"the member at byte {at} runs to byte {end}, of {stop}"
             )
         if member is not None:
-            found.append(member)
-        at = after
-    return found, at
+            files.append(member)
+        at = end
+    return files, at
 
 
 def padded(size: int) -> int:
@@ -209,7 +209,7 @@ def padded(size: int) -> int:
 
 
 def _member(
-    read: Read, begin: int, stop: int, where: str
+    read: Read, begin: int, stop: int, location: str
 ) -> tuple[TarMember | None, int]:
     """Return the file whose headers, of any kind, begin at `begin`, and where it ends;
     None for a folder, a device or a link of no sample, and for the end mark, which is
@@ -220,43 +220,43 @@ def _member(
         return None, begin
     plain = plain_header(block, 0) if len(block) == BLOCK else None
     if plain is not None:
-        found = TarMember(plain[0], begin + BLOCK, plain[1], begin)
-        return found, found.offset + padded(found.size)
+        plain_member = TarMember(plain[0], begin + BLOCK, plain[1], begin)
+        return plain_member, plain_member.offset + padded(plain_member.size)
     name = None
     size = None
     at = begin
-    info = _header(read, at, where)
+    info = _header(read, at, location)
     while info.type in _EXTENSIONS:
-        after = at + BLOCK + padded(info.size)
-        if after >= stop:
+        header_end = at + BLOCK + padded(info.size)
+        if header_end >= stop:
             raise _damaged(
-                where, f"an extension header without a member at byte {begin}"
+                location, f"an extension header without a member at byte {begin}"
             )
         if info.type == tarfile.XGLTYPE and begin == at:  # not of a single member
-            begin = after
-        records = _extension_records(read, at, info, where)
+            begin = header_end
+        records = _extension_records(read, at, info, location)
         name = records.get(b"path", name)
         size = records.get(b"size", size)
-        at = after
-        info = _header(read, at, where)
+        at = header_end
+        info = _header(read, at, location)
     payload = at + BLOCK
     text = info.name
     if name is not None:
         text = name.decode("utf-8", "surrogateescape").rstrip("/")
     if not info.isreg():
-        _check_no_part(info, text, where)
+        _check_no_part(info, text, location)
         has_payload = info.type not in tarfile.SUPPORTED_TYPES
         return None, payload + (padded(info.size) if has_payload else 0)
     if info.type == tarfile.GNUTYPE_SPARSE:
-        raise _sparse(where)
+        raise _sparse(location)
     if not text:
-        raise _damaged(where, f"a file without a name at byte {begin}")
+        raise _damaged(location, f"a file without a name at byte {begin}")
     member = TarMember(text, payload, info.size if size is None else int(size), begin)
     return member, payload + padded(member.size)
 
 
 def _extension_records(
-    read: Read, at: int, info: tarfile.TarInfo, where: str
+    read: Read, at: int, info: tarfile.TarInfo, location: str
 ) -> dict[bytes, bytes]:
     """Return the records of an extension header at byte `at`; empty for other types."""
     is_long_name = info.type == tarfile.GNUTYPE_LONGNAME
@@ -264,72 +264,72 @@ def _extension_records(
         return {}
     if info.size > limits.HEADER_BYTES:
         raise ShardError(
-            f"{where}, byte {at}: {limits.over('HEADER_BYTES', info.size)}"
+            f"{location}, byte {at}: {limits.over('HEADER_BYTES', info.size)}"
         )
     data = read(at + BLOCK, info.size)
     if is_long_name:
-        return {b"path": _long_name(data, where)}
-    return dict(_pax_records(data, where))
+        return {b"path": _long_name(data, location)}
+    return dict(_pax_records(data, location))
 
 
-def _header(read: Read, at: int, where: str) -> tarfile.TarInfo:
+def _header(read: Read, at: int, location: str) -> tarfile.TarInfo:
     try:
         info = tarfile.TarInfo.frombuf(read(at, BLOCK), "utf-8", "surrogateescape")
         if info.size < 0:
             raise ValueError(f"a size of {info.size}")
     except (tarfile.HeaderError, ValueError) as reason:
-        raise _damaged(where, f"no valid header at byte {at}: {reason}") from reason
+        raise _damaged(location, f"no valid header at byte {at}: {reason}") from reason
     return info
 
 
-def _long_name(data: bytes, where: str) -> bytes:
+def _long_name(data: bytes, location: str) -> bytes:
     name, _, rest = data.partition(b"\0")
     if any(rest):
-        raise _damaged(where, "a long name with bytes after its end")
+        raise _damaged(location, "a long name with bytes after its end")
     return name
 
 
-def _pax_records(data: bytes, where: str) -> Iterator[tuple[bytes, bytes]]:
+def _pax_records(data: bytes, location: str) -> Iterator[tuple[bytes, bytes]]:
     """Records "length keyword=value" and a newline, each length counting the whole
     record.
     """
     at = 0
     while at < len(data):
-        found = _PAX_RECORD.match(data, at)
-        stop = at + int(found[1]) if found else 0
-        if not found or stop <= found.end() or data[stop - 1 : stop] != b"\n":
-            raise _damaged(where, "a PAX header that cannot be parsed")
-        value = data[found.end() : stop - 1]
-        _check_pax(found[2], value, where)
-        yield found[2], value
+        match = _PAX_RECORD.match(data, at)
+        stop = at + int(match[1]) if match else 0
+        if not match or stop <= match.end() or data[stop - 1 : stop] != b"\n":
+            raise _damaged(location, "a PAX header that cannot be parsed")
+        value = data[match.end() : stop - 1]
+        _check_pax(match[2], value, location)
+        yield match[2], value
         at = stop
 
 
-def _check_pax(keyword: bytes, value: bytes, where: str) -> None:
+def _check_pax(keyword: bytes, value: bytes, location: str) -> None:
     if keyword == b"size" and not (value.isdigit() and len(value) < 20):
-        raise _damaged(where, f"a PAX header with the size {value!r}")
+        raise _damaged(location, f"a PAX header with the size {value!r}")
     if keyword == b"path" and b"\0" in value:
-        raise _damaged(where, "a PAX header with a zero byte in a name")
+        raise _damaged(location, "a PAX header with a zero byte in a name")
     if keyword.startswith(b"GNU.sparse."):
-        raise _sparse(where)
+        raise _sparse(location)
 
 
-def _damaged(where: str, what: str) -> ShardError:
-    return ShardError(f"{where}: {what}: {_DAMAGED}")
+def _damaged(location: str, reason: str) -> ShardError:
+    return ShardError(f"{location}: {reason}: {_DAMAGED}")
 
 
-def _check_no_part(info: tarfile.TarInfo, name: str, where: str) -> None:
+def _check_no_part(info: tarfile.TarInfo, name: str, location: str) -> None:
     if (info.islnk() or info.issym()) and split_name(name) is not None:
         raise ShardError(
-            f"{where}: {name!r} is a link to {info.linkname!r}, and a part of a sample "
-            "is a file; pack the tar again with --dereference --hard-dereference"
+            f"{location}: {name!r} is a link to {info.linkname!r}, and a part of a "
+            "sample is a file; pack the tar again with --dereference --hard-dereference"
         )
 
 
-def _sparse(where: str) -> ShardError:
+def _sparse(location: str) -> ShardError:
     return ShardError(
-        f"{where}: there is a sparse file, whose bytes do not lie together; pack the "
-        "tar again without --sparse"
+        f"{location}: there is a sparse file, whose bytes do not lie together; pack "
+        "the tar again without --sparse"
     )
 
 
@@ -346,11 +346,11 @@ def first_key(head: bytes) -> str | None:
     says it.
     """
     at = -1
-    after = 0
-    while at < after < len(head):
-        at = after
+    end = 0
+    while at < end < len(head):
+        at = end
         try:
-            member, after = _member(
+            member, end = _member(
                 lambda at, size: head[at : at + size], at, sys.maxsize, ""
             )
         except ShardError:
@@ -425,17 +425,17 @@ def scan(path: str | Path) -> ShardScan:
     Raise `ShardError`, naming the shard, if it cannot be read, is compressed, truncated
     or damaged, goes on after its end mark, or has the same file twice in one sample.
     """
-    where = os.fspath(path)
-    files = files_at(where)
-    with os_errors_as(ShardError, where):
-        size = files.size(where)
-        block = files.read(where, 0, min(BLOCK, size))
-        check_unpacked(block, where)
-        _check_start(block, where)
+    location = os.fspath(path)
+    files = files_at(location)
+    with os_errors_as(ShardError, location):
+        size = files.size(location)
+        block = files.read(location, 0, min(BLOCK, size))
+        check_unpacked(block, location)
+        _check_start(block, location)
         headers = 0
-        files.plan(where, [], [])
+        files.plan(location, [], [])
         window = _WINDOW * (1024 if files.remote else 1)
-        file = io.BufferedReader(FileStream(files, where), window)
+        file = io.BufferedReader(FileStream(files, location), window)
 
         def read(at: int, count: int) -> bytes:
             file.seek(at)
@@ -447,69 +447,76 @@ def scan(path: str | Path) -> ShardScan:
             headers = zlib.crc32(data, headers)
             return data
 
-        found, end = walk(read_header, size, where)
+        members, end = walk(read_header, size, location)
         for at in range(end, size, _AFTER_END):
             if any(read(at, _AFTER_END)):
                 raise ShardError(
-                    f"{where}: the tar ends at byte {end}, but more data follows, as "
-                    "when tars are joined with cat; join them with `tar "
+                    f"{location}: the tar ends at byte {end}, but more data follows, "
+                    "as when tars are joined with cat; join them with `tar "
                     "--concatenate`, or pack them again"
                 )
-        samples = list(samples_of(found))
+        samples = list(samples_of(members))
         for sample in samples:
-            _check_parts(sample, where)
-        names = (member.name for member in found if split_name(member.name) is None)
+            _check_parts(sample, location)
+        names = (member.name for member in members if split_name(member.name) is None)
         left_out = [name for name in names if not is_aside(name)]
         return ShardScan(samples, end, size, headers, ends_crc(read, size), left_out)
 
 
-def _check_start(block: bytes, where: str) -> None:
+def _check_start(block: bytes, location: str) -> None:
     """Raise `ShardError` if a file that begins with `block` is not a tar."""
     if not block:
         raise ShardError(
-            f"{where}: the shard is an empty file; copy it again from its origin"
+            f"{location}: the shard is an empty file; copy it again from its origin"
         )
     if any(block) and not is_header(block):
-        raise ShardError(f"{where}: the file is no tar: it starts with {block[:16]!r}")
+        raise ShardError(
+            f"{location}: the file is no tar: it starts with {block[:16]!r}"
+        )
 
 
-def _check_parts(sample: ScannedSample, where: str) -> None:
+def _check_parts(sample: ScannedSample, location: str) -> None:
     """Raise `ShardError` for too many parts, or two of one name."""
     if len(sample.parts) > limits.PARTS:
         over = limits.over("PARTS", len(sample.parts))
-        raise ShardError(f"{where}: sample {sample.key!r}: {over}")
+        raise ShardError(f"{location}: sample {sample.key!r}: {over}")
     counts = Counter(part.name for part in sample.parts)
     if len(counts) < len(sample.parts):
         [(repeated, _)] = counts.most_common(1)
         raise ShardError(
-            f"{where}: sample {sample.key!r} has two files "
+            f"{location}: sample {sample.key!r} has two files "
             f"{f'{sample.key}.{repeated}'!r}; remove one and pack the tar again"
         )
 
 
-def samples_of(found: Iterable[TarMember]) -> Iterator[ScannedSample]:
+def samples_of(files: Iterable[TarMember]) -> Iterator[ScannedSample]:
     """Yield the samples that files of a shard make: neighbours with one key."""
     named = (
         (split, member)
-        for member in found
+        for member in files
         if (split := split_name(member.name)) is not None
     )
-    for key, group in groupby(named, lambda each: each[0][0]):
+    for key, group in groupby(named, lambda entry: entry[0][0]):
         members = list(group)
         parts = tuple(member._replace(name=part) for (_, part), member in members)
         yield ScannedSample(key, members[0][1].header, parts)
 
 
-def check_unpacked(block: bytes, where: str) -> None:
+def check_unpacked(block: bytes, location: str) -> None:
     """Raise `ShardError` for a file that is compressed, by how it begins."""
-    found = next(
-        (found for magic, found in _MAGIC.items() if block.startswith(magic)), None
+    compression = next(
+        (
+            compression
+            for magic, compression in _MAGIC.items()
+            if block.startswith(magic)
+        ),
+        None,
     )
-    if found is not None:
+    if compression is not None:
         raise ShardError(
-            f"{where}: it is compressed with {found[0]}, so samples in it cannot be "
-            f"read at random; unpack it with `{found[1]}` (images do not shrink "
-            "anyway), and run `energize prepare` if it was prepared"
+            f"{location}: it is compressed with {compression[0]}, so samples in it "
+            f"cannot be read at random; unpack it with `{compression[1]}` (images do "
+            "not shrink anyway), and run `energize prepare` if it was prepared"
         )
 
 
@@ -606,10 +613,10 @@ def _check_record(files: Files, path: str, size: int, record: ShardRecord) -> No
     )
 
 
-def _check_crc(path: str, what: str, found: int, expected: int) -> None:
-    if found != expected:
+def _check_crc(path: str, subject: str, actual: int, expected: int) -> None:
+    if actual != expected:
         raise _another(
-            path, f"the CRC-32 of the {what} is {found:08x}, and was {expected:08x}"
+            path, f"the CRC-32 of the {subject} is {actual:08x}, and was {expected:08x}"
         )
 
 
@@ -623,10 +630,10 @@ def check_checksums(files: Files, path: str, count: int, expected: int | None) -
             f"{file} has {size} bytes, and the checksums of {count} samples have "
             f"{count * CHECKSUM}; write them again with: {_ADD_CHECKSUMS}"
         )
-    found = files.crc32(file)
-    if found != expected:
+    crc = files.crc32(file)
+    if crc != expected:
         raise ShardError(
-            f"{file} is not what was written: its CRC-32 is {found:08x}, and was "
+            f"{file} is not what was written: its CRC-32 is {crc:08x}, and was "
             f"{expected or 0:08x}. Copy it again, or write the checksums of the shard "
             f"as it is now with: {_ADD_CHECKSUMS}"
         )
@@ -634,34 +641,34 @@ def check_checksums(files: Files, path: str, count: int, expected: int | None) -
 
 def read_checksums(files: Files, path: str, numbers: Sequence[int]) -> list[int]:
     """Return those of these samples, numbers ascending, as they were written."""
-    found = read_entries(files, path, numbers, CHECKSUM, CHECKSUM)
-    return [int.from_bytes(data, "little") for data in found]
+    entries = read_entries(files, path, numbers, CHECKSUM, CHECKSUM)
+    return [int.from_bytes(data, "little") for data in entries]
 
 
-def changed(where: str, data: bytes, expected: int, path: str) -> Failed:
+def changed(location: str, data: bytes, expected: int, path: str) -> Failed:
     """Return what takes the place of a sample whose bytes `data` have another
     checksum.
     """
-    told = (
-        f"{where}: its checksum is {zlib.crc32(data):08x}, and was {expected:08x} when "
-        "checksums were written: its bytes have changed since. Copy the file again "
-        "from its origin; or, if they are meant to be so: energize prepare "
+    message = (
+        f"{location}: its checksum is {zlib.crc32(data):08x}, and was {expected:08x} "
+        "when checksums were written: its bytes have changed since. Copy the file "
+        "again from its origin; or, if they are meant to be so: energize prepare "
         f"--checksums {path}"
     )
-    return Failed(DataError(told), where)
+    return Failed(DataError(message), location)
 
 
-def disagreement(path: str, what: str) -> ShardError:
+def disagreement(path: str, reason: str) -> ShardError:
     """Return the error for a shard whose content is not what its index says."""
     return ShardError(
-        f"{path} and its index {index_path(path)} do not belong together: {what}. Copy "
-        "both again from where they do, or run `energize prepare` again"
+        f"{path} and its index {index_path(path)} do not belong together: {reason}. "
+        "Copy both again from where they do, or run `energize prepare` again"
     )
 
 
-def _another(path: str, what: str) -> ShardError:
+def _another(path: str, reason: str) -> ShardError:
     return ShardError(
-        f"{path} and its index {index_path(path)} are not what was prepared: {what}. "
+        f"{path} and its index {index_path(path)} are not what was prepared: {reason}. "
         "Put both back as they were; or, if these are to be read, run `energize "
         "prepare --force-overwrite` on the folder"
     )

@@ -36,18 +36,18 @@ def trusted_folders() -> dict[str, str]:
     """
     file = trusted_file()
     try:
-        found = json.loads(file.read_bytes())
+        digests = json.loads(file.read_bytes())
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:
         raise ConfigError(
             f"{file} cannot be read: {error}; remove it, and trust anew"
         ) from error
-    if not isinstance(found, dict) or not all(
-        isinstance(each, str) for each in found.values()
+    if not isinstance(digests, dict) or not all(
+        isinstance(digest, str) for digest in digests.values()
     ):
         raise ConfigError(f"{file} is no list of folders; remove it, and trust anew")
-    return found
+    return digests
 
 
 def code_digest(folder: Path) -> str:
@@ -89,12 +89,12 @@ def trust(folder: str | os.PathLike[str]) -> list[Path]:
 def forget(folder: str | os.PathLike[str]) -> None:
     """Trust a folder no longer; raise `ConfigError` if it was not trusted."""
     path = str(Path(folder).resolve())
-    known = trusted_folders()
-    if path not in known:
+    trusted = trusted_folders()
+    if path not in trusted:
         raise ConfigError(
-            f"{path} is not trusted; trusted are: {', '.join(known) or 'none'}"
+            f"{path} is not trusted; trusted are: {', '.join(trusted) or 'none'}"
         )
-    _remember({name: digest for name, digest in known.items() if name != path})
+    _remember({name: digest for name, digest in trusted.items() if name != path})
 
 
 def _remember(folders: dict[str, str]) -> None:
@@ -114,12 +114,12 @@ def trusted_modules(named: Iterable[str | os.PathLike[str]]) -> list[str]:
     """Return those of what a program trusts that are modules: dotted names that are no
     folders.
     """
-    texts = [each for each in named if isinstance(each, str)]
+    texts = [name for name in named if isinstance(name, str)]
     return [
-        each
-        for each in texts
-        if all(part.isidentifier() for part in each.split("."))
-        and not Path(each).exists()
+        name
+        for name in texts
+        if all(part.isidentifier() for part in name.split("."))
+        and not Path(name).exists()
     ]
 
 
@@ -127,8 +127,8 @@ def is_named(folder: Path, named: Iterable[str | os.PathLike[str]]) -> bool:
     """Return whether a folder is one `named` by the program or the environment, or
     below one.
     """
-    given = [*named, *filter(None, os.environ.get(VARIABLE, "").split(os.pathsep))]
-    return any(folder.resolve().is_relative_to(Path(each).resolve()) for each in given)
+    paths = [*named, *filter(None, os.environ.get(VARIABLE, "").split(os.pathsep))]
+    return any(folder.resolve().is_relative_to(Path(path).resolve()) for path in paths)
 
 
 def why_not(folder: Path, named: Iterable[str | os.PathLike[str]]) -> str | None:
@@ -136,12 +136,16 @@ def why_not(folder: Path, named: Iterable[str | os.PathLike[str]]) -> str | None
     the program or the environment, or below, or trusted by the user and as it was then;
     else why not.
     """
-    own = folder.resolve()
+    resolved = folder.resolve()
     if is_url(folder):
         return _OF_STORE
     if is_named(folder, named):
         return None
-    known = trusted_folders().get(str(own))
-    if known is None:
+    trusted_digest = trusted_folders().get(str(resolved))
+    if trusted_digest is None:
         return "nobody has said that this folder is trusted"
-    return None if known == code_digest(own) else "it has changed since it was trusted"
+    return (
+        None
+        if trusted_digest == code_digest(resolved)
+        else "it has changed since it was trusted"
+    )

@@ -87,8 +87,8 @@ def _is_plain(data: bytes, end: int, sample: dict[str, Any]) -> bool:
     return (at == end or len(sample) > most) and bool(begin)
 
 
-def _failed(where: str, what: str) -> Failed:
-    return Failed(DataError(f"{where}: {what}"), where)
+def _failed(location: str, reason: str) -> Failed:
+    return Failed(DataError(f"{location}: {reason}"), location)
 
 
 def place_in(path: str, number: int, key: str | None) -> str:
@@ -168,8 +168,8 @@ class WebdatasetSource(ShardedSource[dict[str, Any]]):
             records = zip(split.shards, split.records or repeat(None), strict=False)
             without = [
                 name
-                for name, each in records
-                if not each or each.checksums_crc32 is None
+                for name, record in records
+                if not record or record.checksums_crc32 is None
             ]
             if without:
                 raise NotPreparedError(
@@ -194,31 +194,31 @@ class WebdatasetSource(ShardedSource[dict[str, Any]]):
         sample moves no other one into a part or out of it. Raise `ConfigError` for
         numbers beyond that, and `EmptyDatasetError` if no sample is left.
         """
-        start, stop = narrowed(self._told_name, self._bounds, start, stop)
+        start, stop = narrowed(self.message_name, self._bounds, start, stop)
         if self.origin is not None:  # whose parts keep all files
             return self.replace(window=(start, stop))
         ends = np.cumsum(self.counts, dtype=np.int64)
         first, last = np.searchsorted(ends, (start, stop - 1), side="right").tolist()
-        before = int(ends[first - 1]) if first else 0
+        skipped = int(ends[first - 1]) if first else 0
         excluded = tuple(
-            each - before for each in self.excluded if start <= each < stop
+            number - skipped for number in self.excluded if start <= number < stop
         )
         if stop - start == len(excluded):
             raise EmptyDatasetError(
-                f"{self._told_name}: all {len(excluded)} samples of the part are "
+                f"{self.message_name}: all {len(excluded)} samples of the part are "
                 "excluded"
             )
-        kept = slice(first, last + 1)
+        chosen = slice(first, last + 1)
         return self.replace(
-            shards=self.shards[kept],
-            counts=self.counts[kept],
+            shards=self.shards[chosen],
+            counts=self.counts[chosen],
             excluded=excluded,
-            window=(start - before, stop - before),
-            records=None if self.records is None else self.records[kept],
+            window=(start - skipped, stop - skipped),
+            records=None if self.records is None else self.records[chosen],
         )
 
     @property
-    def _told_name(self) -> str:
+    def message_name(self) -> str:
         return f"{self.path} [{self.split_part}]"
 
     @property
@@ -283,7 +283,7 @@ class WebdatasetSource(ShardedSource[dict[str, Any]]):
     def record(self) -> str | None:
         if self.records is None or self.origin is not None:
             return None
-        return digest([each.of_shard for each in self.records])
+        return digest([record.of_shard for record in self.records])
 
     def settings(self) -> dict[str, Any]:
         if self.origin is not None:
@@ -291,7 +291,7 @@ class WebdatasetSource(ShardedSource[dict[str, Any]]):
         shards = {"split_part": self.split_part, "shards": len(self.shards)}
         return super().settings() | shards
 
-    def where_in_shard(self, shard: int, number: int) -> str:
+    def location_in_shard(self, shard: int, number: int) -> str:
         """Dataset, shard, key (where it can be read) and number of a sample."""
         return place_in(self._path(shard), number, self._key(shard, number))
 
@@ -300,17 +300,19 @@ class WebdatasetSource(ShardedSource[dict[str, Any]]):
         return str(self.path.absolute())
 
     def indices(self, shards: Int64Array, numbers: Int64Array) -> Int64Array:
-        found = super().indices(shards, numbers)
-        stored = found + self._bounds[0]
-        left = found - np.searchsorted(self.excluded, stored)
-        return np.where((found < 0) | np.isin(stored, self.excluded), -1, left)
+        positions = super().indices(shards, numbers)
+        stored = positions + self._bounds[0]
+        left = positions - np.searchsorted(self.excluded, stored)
+        return np.where((positions < 0) | np.isin(stored, self.excluded), -1, left)
 
     def keys(self, indices: Int64Array) -> list[str | None]:
         """Return the keys of the samples `indices`, None for one whose head is damaged.
 
         Only the head of each sample is read. Raise `ShardError` as reading does.
         """
-        located = zip(*(each.tolist() for each in self.locate(indices)), strict=True)
+        located = zip(
+            *(values.tolist() for values in self.locate(indices)), strict=True
+        )
         return [self._read_key(shard, number) for shard, number in located]
 
     def _key(self, shard: int, number: int) -> str | None:
@@ -347,9 +349,9 @@ class WebdatasetSource(ShardedSource[dict[str, Any]]):
                 expected is not None
                 and zlib.crc32(memoryview(data)[:end]) != expected[row]
             ):
-                where = place_in(path, number, tar.first_key(data))
+                location = place_in(path, number, tar.first_key(data))
                 samples.append(
-                    tar.changed(where, data[:end], expected[row], self._root)
+                    tar.changed(location, data[:end], expected[row], self._root)
                 )
                 continue
             plain: dict[str, Any] = {**new, "__index__": number}
@@ -391,22 +393,22 @@ class WebdatasetSource(ShardedSource[dict[str, Any]]):
         """
         path = self._path(shard)
         number = sample["__index__"]
-        where = place_in(path, number, tar.first_key(data))
+        location = place_in(path, number, tar.first_key(data))
         try:
-            members = tar.members(data, where)
+            members = tar.members(data, location)
         except ShardError as damage:
             self._files.check(path)
             if not self._agrees(shard):
                 reason = f"at most places no sample starts ({damage})"
                 raise disagreement(path, reason) from damage
-            return Failed(DataError(str(damage)), where)
+            return Failed(DataError(str(damage)), location)
         samples = list(tar.samples_of(members))
         if len(samples) != 1:
             keys = [scanned.key for scanned in samples]
             raise disagreement(
                 path, f"by the index sample {number} has the keys {keys}"
             )
-        return self._with_parts(shard, data, sample, samples[0], where)
+        return self._with_parts(shard, data, sample, samples[0], location)
 
     def _with_parts(
         self,
@@ -414,7 +416,7 @@ class WebdatasetSource(ShardedSource[dict[str, Any]]):
         data: bytes,
         sample: dict[str, Any],
         scanned: tar.ScannedSample,
-        where: str,
+        location: str,
     ) -> dict[str, Any] | Failed:
         """Add the scanned parts to a sample."""
         sample["__key__"] = scanned.key
@@ -422,7 +424,7 @@ class WebdatasetSource(ShardedSource[dict[str, Any]]):
         for part in scanned.parts:
             if part.name in sample:
                 return _failed(
-                    where,
+                    location,
                     "the sample has one part twice, or one with a reserved name: "
                     f"{names}; remove it and pack the shard again",
                 )
@@ -431,7 +433,7 @@ class WebdatasetSource(ShardedSource[dict[str, Any]]):
         recorded = None if self.records is None else self.records[shard].parts_crc32
         if recorded is not None and scanned.parts_crc32 not in recorded:
             return _failed(
-                where,
+                location,
                 f"it has the parts {names}, and no sample had when the shard was "
                 "prepared: a name in the tar is damaged; copy it again",
             )
@@ -458,7 +460,9 @@ class WebdatasetSource(ShardedSource[dict[str, Any]]):
         """
         path, size = self._opened(shard)
         if self.counts[shard] * ENTRY < KEPT:
-            unpack = partial(RANGE.unpack_from, self._files.kept(index_path(path)))
+            unpack = partial(
+                RANGE.unpack_from, self._files.read_whole(index_path(path))
+            )
             bounds = map(unpack, [number * ENTRY for number in numbers])
         else:
             entries = read_entries(
@@ -561,8 +565,8 @@ def read_split(path: Path, split_part: str, split_config: str | None) -> SplitSh
     and for shards or samples that are named but not there, `EmptyDatasetError` if
     nothing is left, and what reading `.nv-meta` raises.
     """
-    known = read_info(path).shard_counts
-    records = read_records(path, known)
+    shard_counts = read_info(path).shard_counts
+    records = read_records(path, shard_counts)
     name = "split.yaml" if split_config is None else split_config
     splits = read_splits(path, name)
     if split_part not in splits.split_parts:
@@ -572,9 +576,9 @@ def read_split(path: Path, split_part: str, split_config: str | None) -> SplitSh
             f"its {name} has {some(parts) or 'none'}"
         )
     listed = splits.split_parts[split_part]
-    _check_listed(listed, known, f"{path}, split part {split_part!r} in {name}")
-    left_out = _excluded(splits.exclude, known, f"{path}, exclude in {name}")
-    total = sum(map(known.__getitem__, listed))
+    _check_listed(listed, shard_counts, f"{path}, split part {split_part!r} in {name}")
+    left_out = _excluded(splits.exclude, shard_counts, f"{path}, exclude in {name}")
+    total = sum(map(shard_counts.__getitem__, listed))
     start, stop = splits.samples.get(split_part, (0, total))
     if stop > total:
         raise SplitError(
@@ -585,9 +589,9 @@ def read_split(path: Path, split_part: str, split_config: str | None) -> SplitSh
         )
     if records is None:
         for shard in listed:
-            if not known[shard]:
+            if not shard_counts[shard]:
                 _check_empty(path / shard)
-    chosen = _choose_shards(path, listed, known, left_out, (start, stop))
+    chosen = _choose_shards(path, listed, shard_counts, left_out, (start, stop))
     if chosen.end - chosen.begin == len(chosen.excluded):
         raise EmptyDatasetError(
             f"{path}: split part {split_part!r} has no samples: {len(listed)} shards "
@@ -595,7 +599,7 @@ def read_split(path: Path, split_part: str, split_config: str | None) -> SplitSh
             f"{len(chosen.excluded)} single samples are excluded"
         )
     shards = chosen.shards
-    counts = tuple(map(known.__getitem__, shards))
+    counts = tuple(map(shard_counts.__getitem__, shards))
     is_all = (chosen.begin, chosen.end) == (0, sum(counts))
     is_whole = is_all and not chosen.excluded
     return SplitShards(
@@ -604,7 +608,7 @@ def read_split(path: Path, split_part: str, split_config: str | None) -> SplitSh
         tuple(chosen.excluded),
         None if records is None else tuple(map(records.__getitem__, shards)),
         None if is_all else (chosen.begin, chosen.end),
-        _origin_of(shards, known, records) if is_whole else None,
+        _origin_of(shards, shard_counts, records) if is_whole else None,
     )
 
 
@@ -649,19 +653,21 @@ def _choose_shards(
     return _ChosenShards(shards, begin, end, excluded)
 
 
-def _check_listed(listed: Iterable[str], known: Mapping[str, int], where: str) -> None:
+def _check_listed(
+    listed: Iterable[str], shard_counts: Mapping[str, int], location: str
+) -> None:
     """Raise `SplitError` for shards that are unknown or listed twice."""
     for shard, times in Counter(listed).items():
-        if shard not in known:
+        if shard not in shard_counts:
             raise SplitError(
-                f"{where}: shard {shard!r} is not in .info.json"
-                f"{nearest(shard, list(known))}; correct the name, or run `energize "
-                "prepare` again to index new shards"
+                f"{location}: shard {shard!r} is not in .info.json"
+                f"{nearest(shard, list(shard_counts))}; correct the name, or run "
+                "`energize prepare` again to index new shards"
             )
         if times > 1:
             raise SplitError(
-                f"{where}: shard {shard!r} is listed twice; list it once, and give the "
-                "dataset a larger weight instead"
+                f"{location}: shard {shard!r} is listed twice; list it once, and give "
+                "the dataset a larger weight instead"
             )
 
 
@@ -679,29 +685,31 @@ def _origin_of(
 
 
 def _excluded(
-    entries: Iterable[str], known: Mapping[str, int], where: str
+    entries: Iterable[str], shard_counts: Mapping[str, int], location: str
 ) -> dict[str, set[str] | None]:
     """Return the excluded keys by shard, of entries `shard` and `shard/key`; None for a
     whole shard.
     """
-    found: dict[str, set[str] | None] = {}
-    deepest = max((shard.count("/") for shard in known), default=0) if entries else 0
+    keys_of: dict[str, set[str] | None] = {}
+    deepest = (
+        max((shard.count("/") for shard in shard_counts), default=0) if entries else 0
+    )
     for entry in entries:
         slashes = (match.start() for match in re.finditer(r"/|\Z", entry))
         prefixes = islice(slashes, deepest + 1)
-        cut = next((at for at in prefixes if entry[:at] in known), None)
+        cut = next((at for at in prefixes if entry[:at] in shard_counts), None)
         if cut is None:
             raise SplitError(
-                f"{where}: {entry!r} is neither a shard of .info.json nor such a "
-                f"shard, '/' and the key of a sample{nearest(entry, list(known))}; "
-                "correct or remove it"
+                f"{location}: {entry!r} is neither a shard of .info.json nor such a "
+                "shard, '/' and the key of a "
+                f"sample{nearest(entry, list(shard_counts))}; correct or remove it"
             )
-        keys = found.setdefault(entry[:cut], set())
+        keys = keys_of.setdefault(entry[:cut], set())
         if cut == len(entry):
-            found[entry] = None
+            keys_of[entry] = None
         elif keys is not None:
             keys.add(entry[cut + 1 :])
-    return found
+    return keys_of
 
 
 def _numbers(shard: Path, count: int, keys: set[str]) -> list[int]:

@@ -47,7 +47,7 @@ def writing(path: Path, error: type[EnergizeError], of: str = "") -> Iterator[No
 
 
 @contextmanager
-def taken_back_when_stopped() -> Iterator[None]:
+def exit_on_signals() -> Iterator[None]:
     """Leave the block by SystemExit when the process is asked to end, by SIGTERM or
     SIGHUP.
 
@@ -55,25 +55,29 @@ def taken_back_when_stopped() -> Iterator[None]:
     thread, there is no difference.
     """
     main = threading.current_thread() is threading.main_thread()
-    mine = [
-        each for each in _SIGNALS if main and signal.getsignal(each) is signal.SIG_DFL
+    default_signals = [
+        signal_number
+        for signal_number in _SIGNALS
+        if main and signal.getsignal(signal_number) is signal.SIG_DFL
     ]
-    asked: list[int] = []
+    received: list[int] = []
 
     def stop(number: int, frame: FrameType | None) -> None:
-        asked.append(number)
-        if len(asked) == 1:  # it is often sent twice: to a process, to its group
+        received.append(number)
+        if len(received) == 1:  # it is often sent twice: to a process, to its group
             raise SystemExit(128 + number)
 
-    for each in mine:
-        signal.signal(each, stop)
+    for signal_number in default_signals:
+        signal.signal(signal_number, stop)
     try:
         yield
     finally:
-        for each in mine:
-            signal.signal(each, signal.SIG_DFL)
-    if asked:  # and the exception was forgotten, as Python does in the middle of a fork
-        raise SystemExit(128 + asked[0])
+        for signal_number in default_signals:
+            signal.signal(signal_number, signal.SIG_DFL)
+    if (
+        received
+    ):  # and the exception was forgotten, as Python does in the middle of a fork
+        raise SystemExit(128 + received[0])
 
 
 class NewFiles:
@@ -93,7 +97,7 @@ class NewFiles:
         self._token = secrets.token_hex(8)
         self._error = error
         self._finals: dict[Path, None] = {}
-        self._here: TemporaryDirectory[str] | None = None
+        self._staging: TemporaryDirectory[str] | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -102,17 +106,17 @@ class NewFiles:
         for final in self._finals:
             with suppress(OSError, ValueError):  # the latter of what is no path
                 self.place(final).unlink(missing_ok=True)
-        if self._here is not None:
-            self._here.cleanup()
+        if self._staging is not None:
+            self._staging.cleanup()
 
     def place(self, final: Path) -> Path:
         """Return where `final` is until it gets its name; on this machine, of one in a
         store.
         """
         if is_url(final):
-            if self._here is None:
-                self._here = TemporaryDirectory(prefix="energize-")
-            return Path(self._here.name, quote(str(final), safe=""))
+            if self._staging is None:
+                self._staging = TemporaryDirectory(prefix="energize-")
+            return Path(self._staging.name, quote(str(final), safe=""))
         return final.with_name(f"{final.name}.energize-{self._token}.tmp")
 
     def create(self, final: Path) -> BinaryIO:
@@ -137,25 +141,25 @@ class NewFiles:
         the others are there. When any cannot get its name, none has it. With `mode`,
         these are their permissions.
         """
-        *others, last = self._finals
+        *earlier, last = self._finals
 
         def settle(final: Path) -> None:
-            made = self.place(final)
+            temporary = self.place(final)
             with writing(final, self._error):
                 if mode is not None:
-                    made.chmod(mode)
-                _sync(made)
+                    temporary.chmod(mode)
+                _sync(temporary)
 
-        _each(settle, self._finals)
+        _run_all(settle, self._finals)
         self._sync_folders([path for path in remove if self._removed(path)])
         done: list[Path] = []
         try:
             if is_url(last):
-                _each(lambda final: self._rename(final, done), others)
+                _run_all(lambda final: self._rename(final, done), earlier)
             else:
-                for final in others:
+                for final in earlier:
                     self._rename(final, done)
-            self._sync_folders(others)
+            self._sync_folders(earlier)
             self._rename(last, done)
         except BaseException:
             for final in done:
@@ -192,12 +196,12 @@ class NewFiles:
                     if reason.errno not in _WITHOUT_SYNC:
                         raise
 
-        _each(
+        _run_all(
             sync, dict.fromkeys(final.parent for final in finals if not is_url(final))
         )
 
 
-def _each(function: Callable[[Path], None], paths: Iterable[Path]) -> None:
+def _run_all(function: Callable[[Path], None], paths: Iterable[Path]) -> None:
     with ThreadPoolExecutor(_THREADS) as threads:
         list(threads.map(function, paths))
 
@@ -211,18 +215,18 @@ def _sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def remove_left(folder: Path, of: Path | None = None) -> None:
+def remove_leftovers(folder: Path, of: Path | None = None) -> None:
     """Remove what killed writers left in a folder, or of one file there. Only who holds
     the lock of what is written knows that they are dead.
     """
     if is_url(folder):
         return
-    with suppress(OSError), os.scandir(folder) as found:
-        for each in found:
-            final = each.name.rpartition(".energize-")[0]
-            if _LEFT.fullmatch(each.name) and (of is None or final == of.name):
+    with suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            final = entry.name.rpartition(".energize-")[0]
+            if _LEFT.fullmatch(entry.name) and (of is None or final == of.name):
                 with suppress(OSError):
-                    os.unlink(each)
+                    os.unlink(entry)
 
 
 def write_new(path: Path, data: bytes, error: type[EnergizeError]) -> None:
@@ -246,6 +250,6 @@ def write_new(path: Path, data: bytes, error: type[EnergizeError]) -> None:
             with path.open("wb") as stream:
                 stream.write(data)
             return
-    with taken_back_when_stopped(), NewFiles(error) as new:
+    with exit_on_signals(), NewFiles(error) as new:
         new.write(path, data)
         new.commit()

@@ -20,7 +20,7 @@ import numpy as np
 from energize.core.failures import Failed
 from energize.core.os_errors import is_url
 from energize.core.validation import load_json
-from energize.data.files import absolute, found_at, joined, path_of
+from energize.data.files import absolute, joined, path_of, path_type
 from energize.data.loose import unfolded
 from energize.data.media import kind_by_name
 from energize.data.rows import JsonSource, ParquetSource, Row
@@ -101,7 +101,7 @@ class Scene:
     @cached_property
     def is_folder(self) -> bool:
         """Whether the path is a folder."""
-        return found_at(self.path) != "file"
+        return path_type(self.path) != "file"
 
     @cached_property
     def root(self) -> Path:
@@ -114,7 +114,7 @@ class Scene:
         if self.told.image_folder is None:
             return self.root
         tried = self.image_folders
-        return next((each for each in tried if found_at(each) == "folder"), tried[0])
+        return next((each for each in tried if path_type(each) == "folder"), tried[0])
 
     @property
     def image_folders(self) -> list[Path]:
@@ -412,7 +412,10 @@ class Scene:
             return self.inventory.kinds.get(self.index.paths.get(normal(name), ""))
         kind = kind_by_name(name)
         place = absolute(joined(self.base, name))
-        if not place.startswith(f"{absolute(self.base)}/") or found_at(place) != "file":
+        if (
+            not place.startswith(f"{absolute(self.base)}/")
+            or path_type(place) != "file"
+        ):
             return None
         if kind is not None:
             return str(kind.value)
@@ -581,7 +584,7 @@ def listed(names: Iterable[str], most: int = 3) -> str:
 def check_folder(scene: Scene) -> None:
     """Raise `ConfigError` for an image folder or a path of media that cannot be."""
     told = scene.told
-    if told.image_folder is not None and found_at(scene.base) != "folder":
+    if told.image_folder is not None and path_type(scene.base) != "folder":
         tried = " nor ".join(map(str, scene.image_folders))
         raise ConfigError(
             f"{scene.path}: image_folder={told.image_folder!r} is not a folder: there "

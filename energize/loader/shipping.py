@@ -537,11 +537,11 @@ class _DatasetPickler(pickle.Pickler):
     """
 
     def reducer_override(self, obj: Any) -> Any:
-        known = vars(obj).get("_known_columns") if isinstance(obj, Source) else None
+        known = vars(obj).get("_column_cache") if isinstance(obj, Source) else None
         made: tuple[Any, ...] = tuple(obj.__reduce_ex__(5)) if known else ()
         if len(made) < 3 or not isinstance(made[2], dict):
             return NotImplemented
-        return *made[:2], {**made[2], "_known_columns": known}
+        return *made[:2], {**made[2], "_column_cache": known}
 
 
 def stored(value: Any) -> BinaryIO:

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias, TypeVar, cast
 from energize.core import limits
 from energize.core.checks import real_number
 from energize.core.validation import MOST_FAULTS, KeyPath, short
-from energize.data.files import found_at, joined, path_of
+from energize.data.files import joined, path_of, path_type
 from energize.data.media import kind_by_name
 from energize.data.source import Subset, nested
 from energize.datasets.stage_plan import Stage, StagePlan
@@ -311,7 +311,7 @@ class _Resolver:
         """Return the node at the path of the entry at `location`."""
         self._count_followed(location)
         inner = outer.inside(entry)
-        present = found_at(
+        present = path_type(
             path
         )  # Path.exists raises in folders that may not be entered
         if not present and (self._existing or path.suffix in _SUFFIXES):

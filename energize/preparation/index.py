@@ -34,7 +34,7 @@ from energize.data.files import path_of, read_file
 from energize.data.jsonl import jsonl_checksums_path, jsonl_index_path
 from energize.data.rows import parsed_row
 from energize.data.tar import END_MARK, index_path
-from energize.data.writing import NewFiles, remove_left, taken_back_when_stopped
+from energize.data.writing import NewFiles, exit_on_signals, remove_leftovers
 from energize.errors import ConfigError, DatasetNotFoundError, PrepareError, ShardError
 from energize.preparation.columns import (
     Columns,
@@ -740,10 +740,10 @@ def prepare_jsonl(
     index, crc = (
         path_of(name(str(file))) for name in (jsonl_index_path, jsonl_checksums_path)
     )
-    with taken_back_when_stopped(), locked(file), NewFiles(PrepareError) as files:
+    with exit_on_signals(), locked(file), NewFiles(PrepareError) as files:
         offsets = _offsets(file, on_progress or progress(f"{file}: bytes"))
         for final in (index, crc):
-            remove_left(final.parent, of=final)
+            remove_leftovers(final.parent, of=final)
         if checksums:
             with os_errors_as(PrepareError):
                 files.write(crc, checksums_of(file, offsets[1:]))

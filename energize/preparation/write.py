@@ -27,8 +27,8 @@ from energize.data.media import kind_by_name
 from energize.data.tar import checksums_path, index_path
 from energize.data.writing import (
     NewFiles,
-    remove_left,
-    taken_back_when_stopped,
+    exit_on_signals,
+    remove_leftovers,
     writing,
 )
 from energize.errors import ConfigError, PrepareError, some
@@ -97,7 +97,7 @@ def staging(root: Path, *folders: Path, shared: bool = False) -> Iterator[NewFil
     stays, and so do folders.
     """
     with ExitStack() as ends:
-        ends.enter_context(taken_back_when_stopped())
+        ends.enter_context(exit_on_signals())
         with writing(root, PrepareError):
             missing = {folder for folder in (root, *folders) if not folder.exists()}
             root.mkdir(parents=True, exist_ok=True)
@@ -110,8 +110,8 @@ def staging(root: Path, *folders: Path, shared: bool = False) -> Iterator[NewFil
                 if folder in missing and folder != root and not is_url(folder):
                     folder.chmod(stat.S_IMODE(root.stat().st_mode) | 0o700)
         for folder in () if shared else folders:
-            remove_left(folder)
-            ends.callback(remove_left, folder)  # what killed workers left
+            remove_leftovers(folder)
+            ends.callback(remove_leftovers, folder)  # what killed workers left
         yield ends.enter_context(NewFiles(PrepareError))
 
 

@@ -22,7 +22,7 @@ from energize import get_train_dataset
 from energize.core import limits
 from energize.core.os_errors import os_error_message
 from energize.data import fetching, sidecar
-from energize.data.files import found_at
+from energize.data.files import path_type
 from energize.data.remote import RemoteFiles
 from energize.errors import ConfigError, ShardError
 from tests.support.object_server import FAULTS, counts, object_server, set_faults
@@ -125,7 +125,7 @@ def test_what_is_in_the_cache_is_read_without_a_question(place):
     ):
         assert read() == [BODY[5:9], BODY[900_000:2_900_000]]
         assert tried(read).value == [BODY[5:9], BODY[900_000:2_900_000]]
-    assert fetching._own is None
+    assert fetching._current is None
     assert asked(server) == before
 
 
@@ -160,14 +160,14 @@ def test_a_forked_child_has_its_own_sidecar_and_its_parent_keeps_one(place):
     url, *_ = place
     name = f"{url}/a.tar"
     assert RemoteFiles().read(name, 0, 9) == BODY[:9]
-    ours = fetching._own._process.pid
+    ours = fetching._current._process.pid
     ending = tried(
-        lambda: (RemoteFiles().read(name, 10, 19), fetching._own._process.pid)
+        lambda: (RemoteFiles().read(name, 10, 19), fetching._current._process.pid)
     )
     assert ending.value[0] == BODY[10:19]
     assert ending.value[1] != ours
     assert RemoteFiles().read(name, 20, 29) == BODY[20:29]
-    assert fetching._own._process.pid == ours
+    assert fetching._current._process.pid == ours
     assert os.getsid(ours) != os.getsid(0)
     assert b"energize.data.sidecar" in Path(f"/proc/{ours}/cmdline").read_bytes()
 
@@ -179,7 +179,7 @@ fetching.stat(sys.argv[1])
 child = os.fork()
 if not child:
     signal.pause()
-print(fetching._own._process.pid, child, flush=True)
+print(fetching._current._process.pid, child, flush=True)
 signal.pause()
 """
 
@@ -201,7 +201,7 @@ def test_a_killed_sidecar_is_replaced_and_one_that_is_always_killed_is_told_of(
 ):
     url, _, server = place
     fetching.stat(f"{url}/a.tar")
-    fetching._own._process.kill()
+    fetching._current._process.kill()
     assert fetching.stat(f"{url}/a.tar").size == len(BODY)
     assert "ended by signal 9: another one is started" in caplog.text
     set_faults(server, mute=1)
@@ -209,8 +209,8 @@ def test_a_killed_sidecar_is_replaced_and_one_that_is_always_killed_is_told_of(
 
     def kill():
         while not done.wait(0.1):
-            if fetching._own is not None:
-                fetching._own._process.kill()
+            if fetching._current is not None:
+                fetching._current._process.kill()
 
     killer = threading.Thread(target=kill)
     killer.start()
@@ -364,7 +364,7 @@ def test_s3_as_another_server_speaks_it(tmp_path, monkeypatch):
         assert len(fetching.listing("s3://bucket/many")) == 30
         fetching.write("s3://bucket/many", b"an object with the name of a folder")
         assert fetching.listing("s3://bucket") == [("k", None), ("many", 35)]
-        assert [found_at(f"s3://bucket/{each}") for each in ("many", "k/large")] == [
+        assert [path_type(f"s3://bucket/{each}") for each in ("many", "k/large")] == [
             "folder",
             "file",
         ]
@@ -523,7 +523,7 @@ def test_a_store_that_says_nothing_is_told_of_while_it_is_waited_for(place, capl
         words = f"waiting for {url}/a.tar: there is no answer yet; try 1, "
         wait_until(lambda: words in caplog.text)
         set_faults(server, mute=0)
-        fetching._own._process.kill()  # another one asks again
+        fetching._current._process.kill()  # another one asks again
         assert asked.result().size == len(BODY)
 
 

@@ -108,7 +108,7 @@ def test_unpacked_shards_are_kept_up_to_a_limit(tmp_path, monkeypatch):
         monkeypatch.setattr("energize.data.mds._UNPACKED_BYTES", limit)
         source = MdsSource(folder)
         assert numbers(source) == list(range(40))
-        assert len(source._unpacked._kept) == kept
+        assert len(source._unpacked._values) == kept
 
 
 def test_a_merged_index_is_of_subfolders(tmp_path):

@@ -12,7 +12,7 @@ from functools import partial
 
 import pytest
 
-from energize.data.writing import NewFiles, remove_left, write_new
+from energize.data.writing import NewFiles, remove_leftovers, write_new
 from energize.errors import ConfigError, PrepareError
 from tests.support.refusals import check_refusals
 from tests.support.tars import unprepared
@@ -55,9 +55,9 @@ def test_only_what_writers_left_is_removed(tmp_path):
     ]
     for name in [*others, f"a.energize-{TOKEN}.tmp", f"b.energize-{TOKEN}.tmp"]:
         (tmp_path / name).touch()
-    remove_left(tmp_path, of=tmp_path / "b")
+    remove_leftovers(tmp_path, of=tmp_path / "b")
     assert names(tmp_path) == sorted([*others, f"a.energize-{TOKEN}.tmp"])
-    remove_left(tmp_path)
+    remove_leftovers(tmp_path)
     assert names(tmp_path) == sorted(others)
 
 
