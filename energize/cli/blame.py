@@ -5,7 +5,7 @@ pictures.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import groupby
 from math import inf, isnan
 from pathlib import Path, PurePosixPath
@@ -16,7 +16,7 @@ from rich.filesize import decimal
 from typer import Option
 
 from energize.cli.console import Console, print_json, table
-from energize.cli.mixes import AsJson, RunOptions, takes_run
+from energize.cli.mixes import AsJson, RunOptions, takes, takes_run
 from energize.cli.pages import PreviewBatch, PreviewPage
 from energize.cli.state import (
     SavedState,
@@ -47,10 +47,23 @@ from energize.report.blame import blame as blamed
 from energize.report.levels import levels_of
 
 
+@dataclass(frozen=True)
+class Output:
+    """Options of the formats in which samples are shown."""
+
+    html: Annotated[
+        Path | None,
+        Option(parser=path_of, help="Write a page of the samples, with their images."),
+    ] = None
+    as_json: AsJson = False
+
+
 @takes_run
-def blame(  # noqa: PLR0913
+@takes("output", Output)
+def blame(
     state: StatePath,
     run: RunOptions,
+    output: Output,
     *,
     step: Annotated[int, Option(min=0, help="The step of the run, from 0 on.")],
     rank: Annotated[
@@ -71,11 +84,6 @@ def blame(  # noqa: PLR0913
         str | None,
         Option(help="The file of get_loader(losses=...); those of all ranks are read."),
     ] = None,
-    html: Annotated[
-        Path | None,
-        Option(parser=path_of, help="Write a page of the samples, with their images."),
-    ] = None,
-    as_json: AsJson = False,
 ) -> None:
     """Show which samples the batches of a step were made of, and the losses they had.
 
@@ -86,6 +94,7 @@ def blame(  # noqa: PLR0913
     saved = one_of(read_states([state]))
     details = saved_details(saved.state)
     mix, run = _mix(saved, details, mix, run)
+    html = output.html
     dataset = _dataset(saved, mix, run, samples=html is not None)
     ranks = world_size or _saved_world_size(details)
     files = [] if losses is None else _loss_files(losses)
@@ -95,7 +104,7 @@ def blame(  # noqa: PLR0913
         write_new(
             html, PreviewPage(mix, run, dataset).page(step, 1, past=past), ConfigError
         )
-    if as_json:
+    if output.as_json:
         print_json([each.as_json() for each in found])
         return
     _show(Console(), found, step)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator
 from itertools import chain
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import typer
@@ -13,6 +14,8 @@ from rich.filesize import decimal
 from energize.cli import mixes
 from energize.cli.console import Console
 from energize.core.arrays import rows_by_value
+from energize.core.dataset import IndexedDataset
+from energize.core.node import Refs
 from energize.core.os_errors import is_url
 from energize.core.progress import counted, progress
 from energize.core.trace import AHEAD, Ahead
@@ -72,22 +75,28 @@ def warm(
     for start in range(0, steps, size):
         ahead(start, lambda turns: turns[turns < steps])
         refs = dataset.refs(np.arange(start, min(start + size, steps)))
-        for number, rows in rows_by_value(refs.source):
-            source = dataset.sources[number]
-            indices = np.unique(refs.index[rows])
-            source.read(indices)
-            ranges = chain.from_iterable(map(source.byte_ranges, indices.tolist()))
-            for path, first, last in ranges:
-                if is_url(path):
-                    spans[path].add((first, last))
+        for path, first, last in _read_ranges(dataset, refs):
+            if is_url(path):
+                spans[path].add((first, last))
         advance(min(start + size, steps), steps)
     status()
-    asked = sum(stop - start for wanted in spans.values() for start, stop in wanted)
+    needed = sum(stop - start for ranges in spans.values() for start, stop in ranges)
     if lost := sum(missing(path, files().stat(path), spans[path]) for path in spans):
         Console().note(
-            f"of {decimal(asked)} that these steps read, {decimal(lost)} are not kept"
+            f"of {decimal(needed)} that these steps read, {decimal(lost)} are not kept"
         )
         raise typer.Exit(1)
+
+
+def _read_ranges(
+    dataset: IndexedDataset[Any], refs: Refs
+) -> Iterator[tuple[str, int, int]]:
+    """Read samples; yield the file, start and stop of the bytes of each sample."""
+    for number, rows in rows_by_value(refs.source):
+        source = dataset.sources[number]
+        indices = np.unique(refs.index[rows])
+        source.read(indices)
+        yield from chain.from_iterable(map(source.byte_ranges, indices.tolist()))
 
 
 @app.command()

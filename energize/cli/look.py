@@ -270,7 +270,7 @@ def preview(
         split = stored.split_parts or "train"
         trusted = stored.trust_code
         run = mixes.RunOptions(
-            batch_size, split=split, encoder=encoder, trust_code=trusted
+            batch_size=batch_size, split=split, encoder=encoder, trust_code=trusted
         )
         write_new(html, PreviewPage(path, run).page(at, batches), ConfigError)
         console.say(f"Wrote {html}: {decimal(html.stat().st_size)}")

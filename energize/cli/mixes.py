@@ -58,8 +58,38 @@ Number = int | None
 
 
 @dataclass(frozen=True)
-class RunOptions:
-    """How a run reads a mix, by options that commands have in common."""
+class EncoderOptions:
+    """Options of the code of a user that a run calls."""
+
+    encoder: Annotated[
+        str | None,
+        Option(
+            help=(
+                "The task encoder, or a function that makes it: MODULE:NAME, "
+                "FILE.py:NAME."
+            )
+        ),
+    ] = None
+    encoder_per_type: Annotated[
+        bool,
+        Option(
+            "--encoder-per-type",
+            help="The run has an encoder for each type of samples.",
+        ),
+    ] = False
+    trust_code: TrustCode = None
+
+    def encoder_for(self, leaves: Iterable[Leaf]) -> Any:
+        """Return the argument `task_encoder` of the run, or None."""
+        if self.encoder_per_type:
+            types = dict.fromkeys(leaf.sample_class for leaf in leaves)
+            return {sample_type: DefaultTaskEncoder() for sample_type in types}
+        return None if self.encoder is None else made_encoder(self.encoder)
+
+
+@dataclass(frozen=True)
+class RunOptions(EncoderOptions):
+    """Options with which a run reads a mix, shared by several commands."""
 
     batch_size: Annotated[
         Number,
@@ -89,23 +119,6 @@ class RunOptions:
         Number, Option(min=1, help="As in the run.")
     ] = None
     packing_buffer_size: Annotated[Number, Option(min=1, help="As in the run.")] = None
-    encoder: Annotated[
-        str | None,
-        Option(
-            help=(
-                "The task encoder, or a function that makes it: MODULE:NAME, "
-                "FILE.py:NAME."
-            )
-        ),
-    ] = None
-    encoder_per_type: Annotated[
-        bool,
-        Option(
-            "--encoder-per-type",
-            help="The run has an encoder for each type of samples.",
-        ),
-    ] = False
-    trust_code: TrustCode = None
 
     @property
     def validates(self) -> bool:
@@ -139,13 +152,12 @@ class RunOptions:
         options = self._read_options()
         if not samples:
             options |= _stand_ins(every_leaf(node))
-        if self.encoder is not None:
-            options["task_encoder"] = made_encoder(self.encoder)
-        else:
+        if self.encoder is None:
             # Only cookers read stores.
             node = with_leaves(node, lambda leaf: leaf.model_copy(update={"aux": {}}))
-        if self.encoder_per_type:
-            options["task_encoder"] = _encoder_per_type(every_leaf(node))
+        encoder = self.encoder_for(every_leaf(node))
+        if encoder is not None:
+            options["task_encoder"] = encoder
         size = self.batch_size or batch_size or _composed_batch_size(node) or 1
         make: Callable[..., Any] = (
             get_val_dataset if self.validates else get_train_dataset
@@ -210,11 +222,6 @@ def _composed_batch_size(node: MixNode | Stages) -> int | None:
     if not isinstance(node, Blend) or node.composition is None:
         return None
     return node.composition.global_batch_size
-
-
-def _encoder_per_type(leaves: Iterable[Leaf]) -> dict[type, Any]:
-    types = dict.fromkeys(leaf.sample_class for leaf in leaves)
-    return {sample_type: DefaultTaskEncoder() for sample_type in types}
 
 
 def _split_names(split_parts: str) -> list[str]:

@@ -185,10 +185,8 @@ def prepare(  # noqa: PLR0913
     """
     console = Console()
     filtered = _media_filter(media)
-    if filtered is not None and (by.tasks or tar_index_only or not is_folder(path)):
-        raise ConfigError(
-            "only folders have metadata of media; for it alone use prepare-media"
-        )
+    if filtered is not None:
+        _check_may_have_media(path, by, tar_index_only=tar_index_only)
     measured = measuring.arguments
     if not is_folder(path):
         _check_file(path, by, measured["columns"])
@@ -198,8 +196,8 @@ def prepare(  # noqa: PLR0913
         "sample_type": sample_type,
         "field_map": None if field_map is None else parse_field_map(field_map),
     }
-    anew = force_overwrite or tar_index_only or (by.tasks and any(choices.values()))
-    if measuring.is_wanted and is_prepared(path) and not anew:
+    writes_index = force_overwrite or tar_index_only
+    if not writes_index and _only_measures(path, measuring, by, choices):
         _check_only_measured(path, (*choices.values(), filtered))
         _add(console, path, by.run(console), measured)
         return
@@ -225,6 +223,23 @@ def prepare(  # noqa: PLR0913
         console.say("Done")
     else:
         _collect(console, path, filtered, media, by)
+
+
+def _check_may_have_media(path: Path, by: Tasks, *, tar_index_only: bool) -> None:
+    """Raise `ConfigError` for a path or options without metadata of media."""
+    if by.tasks or tar_index_only or not is_folder(path):
+        raise ConfigError(
+            "only folders have metadata of media; for it alone use prepare-media"
+        )
+
+
+def _only_measures(
+    path: Path, measuring: Measuring, by: Tasks, choices: Mapping[str, Any]
+) -> bool:
+    """Return whether only columns and checksums of a prepared folder are written."""
+    if not measuring.is_wanted or not is_prepared(path):
+        return False
+    return not (by.tasks and any(choices.values()))
 
 
 def _check_file(path: Path, by: Tasks, columns: Mapping[str, Any]) -> None:

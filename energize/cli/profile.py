@@ -11,6 +11,7 @@ import time
 from collections import defaultdict
 from itertools import chain, repeat
 from pathlib import Path
+from types import FrameType
 from typing import Annotated, Any
 
 from typer import Option
@@ -21,6 +22,7 @@ from energize.core.failures import FailurePolicy
 from energize.core.progress import progress
 from energize.errors import ConfigError
 from energize.loader import get_loader
+from energize.report import Report
 
 _PACKAGE = f"{Path(__file__).parents[1]}/"
 _STAGES = {
@@ -186,10 +188,7 @@ def _measured(
         over.set()
         if watch.ident is not None:
             watch.join()
-        report = loader.report()
-        each = report.total.counts.samples / max(
-            sum(rank.items for rank in report.ranks), 1
-        )
+        each = _samples_per_item(loader.report())
         samples = counted * each
         row = {
             "workers": workers,
@@ -201,34 +200,46 @@ def _measured(
         return row, loader.state_dict()
 
 
+def _samples_per_item(report: Report) -> float:
+    items = sum(rank.items for rank in report.ranks)
+    return report.total.counts.samples / max(items, 1)
+
+
 def _watch(
     busy: dict[tuple[str, str], float], thread: int, over: threading.Event
 ) -> None:
-    """Count what each stage takes of the time of a thread, by looking what it is busy
-    with.
-    """
-    last = time.perf_counter()
+    """Add up the time that a thread spends in each stage, by sampling its stack."""
+    previous = time.perf_counter()
     while not over.wait(_EVERY):
-        frame = sys._current_frames().get(thread)
-        line = ""
-        stage = "order"
-        now = time.perf_counter()
-        while (
-            frame is not None and stage == "order" and frame.f_code.co_name != "route"
-        ):
-            file = frame.f_code.co_filename
-            if file.startswith(_PACKAGE):
-                inner = file.removeprefix(_PACKAGE)
-                stage = next(
-                    (n for at, n in _STAGES.items() if inner.startswith(at)), stage
-                )
-            elif (
-                not line and "/site-packages/" not in file and "/lib/python" not in file
-            ):
-                line = f"{file}:{frame.f_lineno} ({frame.f_code.co_name})"
-            frame = frame.f_back
-        busy[stage, line if stage in ("encode", "batch") else ""] += now - last
-        last = now
+        frame = sys._current_frames().get(thread)  # noqa: SLF001 - documented in sys
+        current = time.perf_counter()
+        stage, line = _stage_of(frame)
+        busy[stage, line if stage in ("encode", "batch") else ""] += current - previous
+        previous = current
+
+
+def _stage_of(frame: FrameType | None) -> tuple[str, str]:
+    """Return the stage of a stack, and the innermost line of the user's code."""
+    line = ""
+    while frame is not None and frame.f_code.co_name != "route":
+        file = frame.f_code.co_filename
+        if file.startswith(_PACKAGE):
+            stage = _stage_of_module(file.removeprefix(_PACKAGE))
+            if stage is not None:
+                return stage, line
+        elif not line and not _is_library(file):
+            line = f"{file}:{frame.f_lineno} ({frame.f_code.co_name})"
+        frame = frame.f_back
+    return "order", line
+
+
+def _stage_of_module(path: str) -> str | None:
+    stages = (stage for start, stage in _STAGES.items() if path.startswith(start))
+    return next(stages, None)
+
+
+def _is_library(file: str) -> bool:
+    return "/site-packages/" in file or "/lib/python" in file
 
 
 def _rates(rows: dict[int, dict[str, Any]], most: int) -> dict[int, float]:
@@ -256,13 +267,18 @@ def _verdict(told: dict[str, Any]) -> dict[str, Any]:
         limit = "hand over"
     lines = [_rate_line(use, given, asked), f"What limits it is {limit}"]
     if given < enough:
-        lines.append(f"The trainer will wait: {_REMEDIES[limit]}")
-        cpus = told["cpus"]
-        if use == max(rate) < cpus and limit != "hand over":
-            lines.append(f"Measure more workers, too: this machine has {cpus} CPUs")
+        could_use_more = use == max(rate) < told["cpus"]
+        lines += _too_slow_lines(limit, told["cpus"], could_use_more=could_use_more)
     elif not asked:
         lines.append(f"To have more: {_REMEDIES[limit]}")
     return {"limit": limit, "num_workers": use, "verdict": lines}
+
+
+def _too_slow_lines(limit: str, cpus: int, *, could_use_more: bool) -> list[str]:
+    lines = [f"The trainer will wait: {_REMEDIES[limit]}"]
+    if could_use_more and limit != "hand over":
+        lines.append(f"Measure more workers, too: this machine has {cpus} CPUs")
+    return lines
 
 
 def _rate_line(workers: int, rate: float, consumes: float | None) -> str:

@@ -61,7 +61,12 @@ from energize.task.load import (
     SampleLoader,
     loading_code,
 )
-from energize.task.pipeline import STORED, SampleOrder, SourceFactory
+from energize.task.pipeline import (
+    STORED,
+    SampleOrder,
+    SourceFactory,
+    select_subset,
+)
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -259,14 +264,13 @@ class _Factory(RankFactory[T_co]):
         accepted(type(self).__name__, **unused)
         shuffled = SampleOrder(shuffle_over_epochs, max_samples_per_sequence)
         super().__init__(
-            source,
+            select_subset(source, subset),
             load,
             sample_type,
             paths,
             subflavors or {},
             order=shuffled if training else STORED,
             worker_config=worker_config,
-            subset=subset,
         )
 
 

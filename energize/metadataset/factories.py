@@ -9,6 +9,7 @@ from typing import Any
 
 from energize.core.lanes import WorkerConfig
 from energize.core.samples import CrudeSample
+from energize.data.source import Subset
 from energize.data.stores import open_store
 from energize.errors import ConfigError, EnergizeError
 from energize.inference.verify import inferred_texts
@@ -27,6 +28,7 @@ from energize.task.pipeline import (
     LoadedDatasetList,
     SampleOrder,
     SourceFactory,
+    select_subset,
 )
 
 _NOT_SINGLE = (
@@ -43,6 +45,7 @@ def factory_of(
     code: LoadingCode = NO_CODE,
     seed: int = 0,
     checksums: bool = False,
+    subset: Subset | None = None,
     factory: type[SourceFactory[Any]] = SourceFactory,
     **options: Any,
 ) -> SourceFactory[Any]:
@@ -55,6 +58,7 @@ def factory_of(
         code: Code that may run although a folder names it.
         seed: Seed of the order.
         checksums: Whether each sample is compared with its checksum.
+        subset: The samples that are read; by default all.
         factory: The class of the factory.
         options: Other options of `SourceFactory`.
 
@@ -66,7 +70,7 @@ def factory_of(
         order = _order_of(leaf, order)
         load, paths = _loader_of(leaf, decoder, code, seed)
         return factory(
-            leaf.source(seed, checksums=checksums),
+            select_subset(leaf.source(seed, checksums=checksums), subset),
             load,
             sample_class,
             paths,

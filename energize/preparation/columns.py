@@ -256,41 +256,53 @@ class Columns:
         return made, notes
 
     def _whole(self, piece: Piece, name: str, notes: list[str]) -> Column:
-        """Return a column of all shards; samples without a value are noted."""
-        values = piece.values
-        absent = piece.absent
-        kinds = piece.first
-        default = self._defaults.get(name) if absent.any() else None
-        if absent.any():
-            told = (
-                f"column {name!r}: {absent.sum()} of {len(absent)} samples have no "
-                "value"
-            )
-            why = f"the first of them {piece.why}"
-            if not kinds or (default is None and False in kinds):
-                option = f"--column-default {name}=0, or defaults={{{name!r}: 0}}"
-                raise PrepareError(f"{told}, {why}. Give one for these: {option}")
-            given = (
-                "are without a word" if default is None else f"were given {default!r}"
-            )
-            notes.append(f"{told} and {given}, {why}")
-        if True in kinds:
-            words = np.full(
-                len(absent), None if default is None else str(default), dtype=object
-            )
-            words[~absent] = values
-            made = Column.of(words, name)
-            if (count := len(made.categories or ())) > MOST_WORDS:
-                raise PrepareError(
-                    f"column {name!r}: it has {count} different words, and a property "
-                    f"has at most {MOST_WORDS}; measure something that samples have in "
-                    "common"
-                )
-            return made
-        filled = np.array(0 if default is None else _default_number(name, default))
-        column = np.full(len(absent), filled, dtype=np.result_type(values, filled))
-        column[~absent] = values
-        return Column(column)
+        """Return a column of all shards; add a note on samples without a value."""
+        default = None
+        if piece.absent.any():
+            default = self._defaults.get(name)
+            notes.append(_absence_note(piece, name, default))
+        if True in piece.first:
+            return _word_column(piece, name, default)
+        return _number_column(piece, name, default)
+
+
+def _absence_note(piece: Piece, name: str, default: Value | None) -> str:
+    """Return a note on samples without a value.
+
+    Raises:
+        PrepareError: If these samples need a default and there is none.
+
+    """
+    absent = piece.absent
+    message = f"column {name!r}: {absent.sum()} of {len(absent)} samples have no value"
+    reason = f"the first of them {piece.why}"
+    if not piece.first or (default is None and False in piece.first):
+        option = f"--column-default {name}=0, or defaults={{{name!r}: 0}}"
+        raise PrepareError(f"{message}, {reason}. Give one for these: {option}")
+    outcome = "are without a word" if default is None else f"were given {default!r}"
+    return f"{message} and {outcome}, {reason}"
+
+
+def _word_column(piece: Piece, name: str, default: Value | None) -> Column:
+    filler = None if default is None else str(default)
+    words = np.full(len(piece.absent), filler, dtype=object)
+    words[~piece.absent] = piece.values
+    column = Column.of(words, name)
+    count = len(column.categories or ())
+    if count > MOST_WORDS:
+        raise PrepareError(
+            f"column {name!r}: it has {count} different words, and a property has at "
+            f"most {MOST_WORDS}; measure something that samples have in common"
+        )
+    return column
+
+
+def _number_column(piece: Piece, name: str, default: Value | None) -> Column:
+    filler = np.array(0 if default is None else _default_number(name, default))
+    dtype = np.result_type(piece.values, filler)
+    numbers = np.full(len(piece.absent), filler, dtype=dtype)
+    numbers[~piece.absent] = piece.values
+    return Column(numbers)
 
 
 def _default_number(name: str, default: Value) -> Value:
@@ -336,12 +348,21 @@ def measure_of(how: object) -> Measure:
     if kind == "image" and rest in _IMAGE_SIZES:
         return partial(_image, rest)
     options = parse_field(rest) if kind in _OF_PARTS else ()
-    keyed = {bool(access.keys) for access in options}
-    if not options or (kind != "len" and keyed != {not kind}):
-        near = nearest(rest, _IMAGE_SIZES) if kind == "image" else kind_meant(how)
-        near = "; keys of JSON are for len and alone" if kind and options else near
-        raise ConfigError(f"expected {_EXPECTED}; got {how!r}{near}")
+    if not options or not _keys_fit(kind, options):
+        hint = _measure_hint(how, kind, rest, options)
+        raise ConfigError(f"expected {_EXPECTED}; got {how!r}{hint}")
     return partial(_of_parts, _OF_PARTS[kind], options)
+
+
+def _keys_fit(kind: str, options: Sequence[PartAccess]) -> bool:
+    """Return whether a measure of this kind takes the JSON keys of its parts."""
+    return kind == "len" or {bool(access.keys) for access in options} == {not kind}
+
+
+def _measure_hint(how: str, kind: str, rest: str, options: Sequence[PartAccess]) -> str:
+    if kind and options:
+        return "; keys of JSON are for len and alone"
+    return nearest(rest, _IMAGE_SIZES) if kind == "image" else kind_meant(how)
 
 
 def is_written(how: str) -> bool:
@@ -394,11 +415,7 @@ def _checked(value: Any) -> Value:
         raise DataError("it is None")
     if isinstance(value, bool | np.bool_):
         return int(value)
-    if (
-        isinstance(value, str)
-        and len(value) <= _LONGEST_WORD
-        and not value.endswith("\0")
-    ):
+    if _is_word(value):
         return sys.intern(str(value))  # so that workers send each word once
     whole = whole_number(value)
     if whole is not None and -(2**63) <= whole < 2**63:
@@ -410,6 +427,12 @@ def _checked(value: Any) -> Value:
         "a column has finite numbers of at most 64 bits, or words of at most "
         f"{_LONGEST_WORD} letters; got {type(value).__name__} {str(value)[:80]!r}"
     )
+
+
+def _is_word(value: Any) -> bool:
+    if not isinstance(value, str):
+        return False
+    return len(value) <= _LONGEST_WORD and not value.endswith("\0")
 
 
 def _called(function: Callable[[dict[str, Any]], Any], sample: RawSample) -> Any:

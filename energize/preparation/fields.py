@@ -4,7 +4,7 @@ filled.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
@@ -166,26 +166,33 @@ def choose_config(
     if field_map is None:
         chosen = propose_field_map(sample_type, look)
         look.check_lists(chosen)
-    found = f"Parts found: {some(sorted(parts))}"
-    for name, source in chosen.items():
-        wanted = parse_field(source)
-        if not any(access.among(parts) for access in wanted):
-            near = nearest(wanted[0].part, list(parts))
-            raise PrepareError(
-                f"field map: no sample has {source!r} for {name!r}{near}. {found}"
-            )
+    _check_parts_exist(chosen, parts)
     for name, needed in sample_fields(sample_type).items():
         if needed and name not in chosen:
-            keys = (
-                f", keys of the json part: {some(look.json_keys)}"
-                if look.json_keys
-                else ""
-            )
+            keys = ""
+            if look.json_keys:
+                keys = f", keys of the json part: {some(look.json_keys)}"
             raise PrepareError(
                 f"nothing says which part holds the {name!r} of a {called}; give a "
-                f"field map (--field-map). {found}{keys}"
+                f"field map (--field-map). {_parts_listed(parts)}{keys}"
             )
     return SampleConfig(module_of(called), called, chosen)
+
+
+def _check_parts_exist(field_map: Mapping[str, str], parts: Collection[str]) -> None:
+    """Raise `PrepareError` for a field that is read from parts no sample has."""
+    for name, source in field_map.items():
+        accesses = parse_field(source)
+        if not any(access.among(parts) for access in accesses):
+            near = nearest(accesses[0].part, list(parts))
+            raise PrepareError(
+                f"field map: no sample has {source!r} for {name!r}{near}. "
+                f"{_parts_listed(parts)}"
+            )
+
+
+def _parts_listed(parts: Collection[str]) -> str:
+    return f"Parts found: {some(sorted(parts))}"
 
 
 def module_of(sample_type: str) -> str:
@@ -202,16 +209,18 @@ def propose_field_map(sample_type: str | type[Any], look: Any) -> dict[str, str]
     usual = {} if kind is CrudeSample else default_field_map(kind)
     for name, source in usual.items():
         accesses = parse_field(f"{source}{_ALSO.get(name, '')}")
-        whole = [each for each in accesses if each.is_whole]
-        plain = [part for each in whole for part in each.among(look.parts)]
-        keyed = [
-            str(each)
-            for each in accesses
-            if each.keys[:1] and each.keys[0] in look.json_keys
-        ]
-        if plain or keyed:
-            proposed[name] = ",".join(plain or keyed[:1])
+        whole = [access for access in accesses if access.is_whole]
+        parts = [part for access in whole for part in access.among(look.parts)]
+        options = parts or _keyed(accesses, look.json_keys)[:1]
+        if options:
+            proposed[name] = ",".join(options)
     return proposed
+
+
+def _keyed(accesses: Iterable[PartAccess], json_keys: Collection[str]) -> list[str]:
+    """Return the accesses whose first key a JSON part has."""
+    keyed = [access for access in accesses if access.keys]
+    return [str(access) for access in keyed if access.keys[0] in json_keys]
 
 
 def propose_sample_type(look: Any, given: Collection[str] = ()) -> str:

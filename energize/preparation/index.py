@@ -472,33 +472,38 @@ def _oddities(
         notes += glob_notes(
             f"split {part!r}", given, [*report.shard_counts], report.splits[part]
         )
-    others = [
-        (shard, *shard.found["names"]) for shard in shards if shard.found["names"][0]
+    return [*notes, *_stray_file_notes(shards), *_missing_part_notes(report)]
+
+
+def _stray_file_notes(shards: Sequence[ScannedShard]) -> list[str]:
+    """Return a note on files that belong to no sample, if there are any."""
+    strays = [(shard, *shard.found["names"]) for shard in shards]
+    strays = [(shard, count, name) for shard, count, name in strays if count]
+    if not strays:
+        return []
+    shard, _, name = strays[0]
+    return [
+        f"{sum(count for _, count, _ in strays)} files belong to no sample, as their "
+        f"names have no part after a dot: {name!r:.200} in {shard.name} for example"
     ]
-    if others:
-        shard, _, name = others[0]
-        notes.append(
-            f"{sum(count for _, count, _ in others)} files belong to no sample, as "
-            f"their names have no part after a dot: {name!r:.200} in {shard.name} for "
-            "example"
-        )
+
+
+def _missing_part_notes(report: PrepareReport) -> list[str]:
+    """Return a note on parts that only a few samples lack, if there are any."""
     few = max(1, report.samples // 10)
-    lacking = {
-        part: report.samples - count
-        for part, count in report.parts.items()
-        if count > 1
-    }
-    named = [
+    common = {part: count for part, count in report.parts.items() if count > 1}
+    lacking = {part: report.samples - count for part, count in common.items()}
+    faults = [
         f"{count} have no {part!r}"
         for part, count in lacking.items()
         if 0 < count <= few
     ]
-    if named:
-        notes.append(
-            f"of {report.samples} samples {', '.join(named[:3])}, and all others have "
-            "it: if that is not meant, files are missing, or their names are damaged"
-        )
-    return notes
+    if not faults:
+        return []
+    return [
+        f"of {report.samples} samples {', '.join(faults[:3])}, and all others have it: "
+        "if that is not meant, files are missing, or their names are damaged"
+    ]
 
 
 def _end_notes(shards: Sequence[ScannedShard]) -> list[str]:
@@ -621,17 +626,7 @@ def _fitting(
     if all(parts.values()):
         return parts, {}
     order = list(chain.from_iterable(parts.values()))
-    shares = _exact(ratios)
-    total = sum(counts.values())
-    kept = sorted(shares, key=shares.__getitem__, reverse=True)[:total]
-    sizes = {
-        part: max(1, math.floor(total * shares[part]))
-        for part in shares
-        if part in kept
-    }
-    sizes[kept[0]] += max(0, total - sum(sizes.values()))
-    while sum(sizes.values()) > total:
-        sizes[max(sizes, key=sizes.__getitem__)] -= 1
+    sizes = _split_sizes(ratios, sum(counts.values()))
     ends = dict(zip(order, accumulate(counts[shard] for shard in order), strict=True))
     made: Parts = {}
     windows = {}
@@ -649,6 +644,21 @@ def _fitting(
         if (start, stop) != (before, ends[inside[-1]]):
             windows[part] = start - before, stop - before
     return made, windows
+
+
+def _split_sizes(ratios: Ratios, total: int) -> dict[str, int]:
+    """Return the samples of each split, at least one; the smallest may get no entry."""
+    shares = _exact(ratios)
+    largest = sorted(shares, key=shares.__getitem__, reverse=True)[:total]
+    sizes = {
+        part: max(1, math.floor(total * share))
+        for part, share in shares.items()
+        if part in largest
+    }
+    sizes[largest[0]] += max(0, total - sum(sizes.values()))
+    while sum(sizes.values()) > total:
+        sizes[max(sizes, key=sizes.__getitem__)] -= 1
+    return sizes
 
 
 def _by_patterns(shards: Sequence[str], patterns: Mapping[str, Sequence[str]]) -> Parts:
@@ -684,16 +694,20 @@ def split_notes(shards: Sequence[str], parts: Parts) -> list[str]:
     times = Counter(shard for names in parts.values() for shard in names)
     unused = [shard for shard in shards if not times[shard]]
     shared = [shard for shard in shards if times[shard] > 1]
-    notes = (
-        [f"{_plural(unused)} in no split, {unused[0]} for example"] if unused else []
-    )
+    notes = []
+    if unused:
+        notes.append(f"{_plural(unused)} in no split, {unused[0]} for example")
     if shared:
-        inside = [part for part, names in parts.items() if shared[0] in names]
+        splits = _splits_with(shared[0], parts)
         notes.append(
             f"{_plural(shared)} in several splits: {shared[0]} for example is in "
-            f"{' and '.join(inside)}, so the splits share samples"
+            f"{' and '.join(splits)}, so the splits share samples"
         )
     return notes
+
+
+def _splits_with(shard: str, parts: Parts) -> list[str]:
+    return [part for part, names in parts.items() if shard in names]
 
 
 def _plural(shards: Sequence[str]) -> str:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from functools import partial
 from io import BytesIO
 from pathlib import Path
+from sqlite3 import Connection
 from tempfile import TemporaryDirectory
 from typing import BinaryIO
 
@@ -110,8 +111,6 @@ def prepare_media(
     if not root.is_dir():
         raise DatasetNotFoundError(f"{root} does not exist, or is no folder")
     function, names = _read_by(root, by, workers)
-    count = 0
-    damaged = list[str]()
     final = root / META_FOLDER / SQLITE_NAME
     with staging(root, root / META_FOLDER) as files, ExitStack() as ends:
         place = built = files.place(final)
@@ -129,20 +128,8 @@ def prepare_media(
             )
             database.execute(filters, (by.strategy.value, ",".join(by.patterns)))
             results = map_in_order(function, names, workers, on_progress)
-            for found in ends.enter_context(closing(results)):
-                if isinstance(found, Exception):
-                    raise (
-                        PrepareError(str(found))
-                        if isinstance(found, ShardError)
-                        else found
-                    )
-                for name, kind, text in found:
-                    if kind is None:
-                        database.execute(_REMOVE, (name,))
-                        damaged.append(text)
-                    else:
-                        database.execute(_ADD, (name, kind, text))
-                        count += 1
+            results = ends.enter_context(closing(results))
+            count, damaged = _store_rows(database, results)
         if not count:
             raise PrepareError(_nothing(root, by, damaged))
         if built != place:
@@ -150,6 +137,27 @@ def prepare_media(
                 shutil.copyfile(built, place)
         commit(files, root)
     return MediaReport(root, count, tuple(damaged))
+
+
+def _store_rows(
+    database: Connection, results: Iterable[list[_Row] | Exception]
+) -> tuple[int, list[str]]:
+    """Write metadata; return the number of files, and the reasons of damaged ones."""
+    count = 0
+    damaged: list[str] = []
+    for rows in results:
+        if isinstance(rows, ShardError):
+            raise PrepareError(str(rows))
+        if isinstance(rows, Exception):
+            raise rows
+        for name, kind, text in rows:
+            if kind is None:
+                database.execute(_REMOVE, (name,))
+                damaged.append(text)
+            else:
+                database.execute(_ADD, (name, kind, text))
+                count += 1
+    return count, damaged
 
 
 def prepare_filesystem_dataset(

@@ -265,28 +265,36 @@ def check_unique(root: Path, shards: Sequence[ScannedShard]) -> None:
     Hashes are compared first, eight bytes for each sample; only shards with equal ones
     are read again for the keys themselves.
     """
+    shards_by_key = _shards_of_equal_hashes(root, shards)
+    lines = [
+        f"{key}: in {', '.join(names)}"
+        for key, names in shards_by_key.items()
+        if names[1:]
+    ]
+    if lines:
+        inside = any(len({*names}) < len(names) for names in shards_by_key.values())
+        across = any(len({*names}) > 1 for names in shards_by_key.values())
+        text = f"{root}: {len(lines)} sample keys occur more than once:{listed(lines)}"
+        raise PrepareError("\n".join([text, *[_INSIDE] * inside, *[_ACROSS] * across]))
+
+
+def _shards_of_equal_hashes(
+    root: Path, shards: Sequence[ScannedShard]
+) -> Mapping[str, list[str]]:
+    """Return the shards of each key whose hash occurs more than once."""
     hashes = np.sort(
-        np.concatenate([np.zeros(0, np.uint64), *(each.hashes for each in shards)])
+        np.concatenate([np.zeros(0, np.uint64), *(shard.hashes for shard in shards)])
     )
     repeated = np.unique(hashes[1:][hashes[1:] == hashes[:-1]])
-    where: defaultdict[str, list[str]] = defaultdict(list)
-    for shard in shards if len(repeated) else ():
+    shards_by_key: defaultdict[str, list[str]] = defaultdict(list)
+    for shard in shards:
         rows = np.flatnonzero(np.isin(shard.hashes, repeated))
-        keys = (
-            [each.key for each in ShardHeaders(root, shard.name).content.samples]
-            if len(rows)
-            else []
-        )
+        if not len(rows):
+            continue
+        samples = ShardHeaders(root, shard.name).content.samples
         for row in rows:
-            where[keys[row]].append(shard.name)
-    told = [
-        f"{key}: in {', '.join(names)}" for key, names in where.items() if names[1:]
-    ]
-    if told:
-        inside = any(len({*names}) < len(names) for names in where.values())
-        across = any(len({*names}) > 1 for names in where.values())
-        text = f"{root}: {len(told)} sample keys occur more than once:{listed(told)}"
-        raise PrepareError("\n".join([text, *[_INSIDE] * inside, *[_ACROSS] * across]))
+            shards_by_key[samples[row].key].append(shard.name)
+    return shards_by_key
 
 
 _INSIDE = (
@@ -346,12 +354,46 @@ def find_shards(
     """
     if patterns is not None:
         return _named(path, patterns), []
+    excluded = _compile_exclude(exclude)
+    _check_shard_folder(path)
+    notes: list[str] = []
+    (every, unreadable) = _shards_below(path, notes)
+    names = [name for name in every if not excluded.search(name)]
+    if exclude:
+        notes += glob_notes("--exclude", [exclude], every, {*every} - {*names})
+    faults = [
+        f"{name}: {reason}"
+        for name, reason in sorted(unreadable.items())
+        if not excluded.search(name)
+    ]
+    if faults:
+        raise PrepareError(
+            f"below {path}, these may be, or hold, shards and cannot be read:"
+            f"{listed(faults)}\n"
+            "Mount the disk, repair the link or allow reading; or leave them out with "
+            "--exclude"
+        )
+    _check_names(path, names)
+    if not names:
+        exception = f" but those that {exclude!r} excludes" if exclude else ""
+        raise PrepareError(
+            f"{path} has no *.tar files in it{exception}; write_shards writes some"
+        )
+    return sorted(names, key=PurePosixPath), notes
+
+
+def _compile_exclude(exclude: str | None) -> re.Pattern[str]:
+    """Return the pattern of excluded names; None excludes nothing."""
     try:
-        left_out = re.compile("(?!)" if exclude is None else exclude)
+        return re.compile("(?!)" if exclude is None else exclude)
     except re.error as reason:
         raise ConfigError(
             f"exclude={exclude!r} is not a regular expression: {reason}"
         ) from reason
+
+
+def _check_shard_folder(path: Path) -> None:
+    """Raise an error unless this is a folder in which shards can be searched."""
     if not path.exists():
         raise DatasetNotFoundError(f"{path} {absent(path)}{in_place_of(path)}")
     if not path.is_dir():
@@ -362,26 +404,6 @@ def find_shards(
         raise PrepareError(
             f"a conversion to {path} has not ended; run energize convert again"
         )
-    notes: list[str] = []
-    (every, wrong) = _shards_below(path, notes)
-    names = [name for name in every if not left_out.search(name)]
-    if exclude:
-        notes += glob_notes("--exclude", [exclude], every, {*every} - {*names})
-    wrong = {name: why for name, why in wrong.items() if not left_out.search(name)}
-    if wrong:
-        told = listed(f"{name}: {why}" for name, why in sorted(wrong.items()))
-        raise PrepareError(
-            f"below {path}, these may be, or hold, shards and cannot be read:{told}\n"
-            "Mount the disk, repair the link or allow reading; or leave them out with "
-            "--exclude"
-        )
-    _check_names(path, names)
-    if not names:
-        excluded = f" but those that {exclude!r} excludes" if exclude else ""
-        raise PrepareError(
-            f"{path} has no *.tar files in it{excluded}; write_shards writes some"
-        )
-    return sorted(names, key=PurePosixPath), notes
 
 
 def _shards_below(path: Path, notes: list[str]) -> tuple[list[str], dict[str, str]]:

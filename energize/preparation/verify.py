@@ -128,20 +128,24 @@ def stage_records(root: Path, files: NewFiles, shards: Sequence[ScannedShard]) -
     ):  # of a damaged file nothing is known, and it is written anew
         before = nv_meta.read_records(root)
     for shard in shards:
-        was = shard.record if before is None else before.get(shard.name)
-        same = was is not None and was.of_shard == shard.record.of_shard
-        if same and was is not None:
-            shard.record = shard.record._replace(origin=was.origin)
-        kept = before is None or (was is not None and was.checksums_crc32 is not None)
-        if same and kept and shard.record.checksums_crc32 is None:
-            with suppress(OSError):
-                data = read_file(checksums_path(str(root / shard.name)))
-                if len(data) == shard.count * CHECKSUM:
-                    shard.record = shard.record._replace(
-                        checksums_crc32=zlib.crc32(data)
-                    )
+        previous = shard.record if before is None else before.get(shard.name)
+        if previous is None or previous.of_shard != shard.record.of_shard:
+            continue
+        shard.record = shard.record._replace(origin=previous.origin)
+        had_checksums = before is None or previous.checksums_crc32 is not None
+        if had_checksums and shard.record.checksums_crc32 is None:
+            shard.record = _with_checksums(root, shard)
     records = nv_meta.dump_records({shard.name: shard.record for shard in shards})
     files.write(root / nv_meta.META_FOLDER / nv_meta.RECORDS_NAME, records.encode())
+
+
+def _with_checksums(root: Path, shard: ScannedShard) -> nv_meta.ShardRecord:
+    """Return the record of a shard with the checksums beside it, if they fit."""
+    with suppress(OSError):
+        data = read_file(checksums_path(str(root / shard.name)))
+        if len(data) == shard.count * CHECKSUM:
+            return shard.record._replace(checksums_crc32=zlib.crc32(data))
+    return shard.record
 
 
 # What `energize lint` compares.

@@ -14,6 +14,7 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing, suppress
 from multiprocessing.context import ForkContext, ForkProcess
+from multiprocessing.queues import SimpleQueue
 from typing import Any, TypeVar
 
 from energize.core.checks import check_processes, checked_whole
@@ -62,49 +63,69 @@ def map_in_order(
             tell(done, len(names))
 
 
-class _Process(ForkProcess):
-    """A daemon: one that a signal met before the pool knew it is ended, not waited for,
-    at exit.
-    """
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **{**kwargs, "daemon": True})
+class _ResultQueue(SimpleQueue[Any]):
+    def close_writer(self) -> None:
+        """Close this process's end for writing, so that readers see the end."""
+        self._writer.close()  # type: ignore[attr-defined]
 
 
 class _Context(ForkContext):
-    Process = _Process
+    """The context of one pool, which keeps what has to be ended with the pool."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.workers: list[ForkProcess] = []
+        self.queues: list[_ResultQueue] = []
+        self.Process = self._new_worker  # type: ignore[assignment, misc]
+
+    def _new_worker(self, **options: Any) -> ForkProcess:
+        # A daemon: the exit does not wait for a process that the pool does not know
+        # because a signal interrupted it.
+        worker = ForkProcess(**options, daemon=True)
+        self.workers.append(worker)
+        return worker
+
+    def SimpleQueue(self) -> Any:  # noqa: N802 - its name in multiprocessing
+        queue = _ResultQueue(ctx=self.get_context())
+        self.queues.append(queue)
+        return queue
+
+    def kill_workers(self) -> None:
+        """Kill all workers, as `kill_workers` of Python 3.14 does."""
+        for worker in self.workers:
+            if worker.is_alive():
+                worker.kill()
+        # Otherwise the pool waits for the rest of a message of a killed worker.
+        for queue in self.queues:
+            queue.close_writer()
 
 
 def _results(
     function: Callable[[N], R], names: Sequence[N], workers: int
 ) -> Generator[R | Exception, None, None]:
-    told = "the processes cannot be started"
+    fault = "the processes cannot be started"
+    context = _Context()
     pool: ProcessPoolExecutor | None = None
     try:
         # Forked: scripts need no `if __name__ == "__main__"`, and torch is not imported
         # again.
-        pool = ProcessPoolExecutor(workers, _Context(), _begin, (function, os.getpid()))
+        pool = ProcessPoolExecutor(workers, context, _begin, (function, os.getpid()))
         ahead: deque[tuple[N, Future[Any]]] = deque()
         for number in range(len(names) + 2 * workers):
             if number < len(names):
                 ahead.append((names[number], pool.submit(_call, names[number])))
             if number >= 2 * workers and ahead:
                 name, result = ahead.popleft()
-                told = f"a process was killed that read {name} or one of the next"
+                fault = f"a process was killed that read {name} or one of the next"
                 yield result.result()
     except (BrokenProcessPool, OSError) as reason:
         raise PrepareError(
-            f"{told}, for want of memory or files perhaps: {reason}. Use fewer "
+            f"{fault}, for want of memory or files perhaps: {reason}. Use fewer "
             "processes (--num-workers), or see `ulimit -n` and `ulimit -u`"
         ) from reason
     finally:
         if pool is not None:
-            for process in list((pool._processes or {}).values()):
-                process.kill()  # `kill_workers` of Python 3.14
-            results: Any = pool._result_queue
-            # Otherwise the pool waits for the rest of a message that a process was
-            # sending.
-            results._writer.close()
+            context.kill_workers()
             with suppress(RuntimeError):  # a signal met it before its thread had begun
                 pool.shutdown(cancel_futures=True)
 

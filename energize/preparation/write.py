@@ -220,23 +220,10 @@ def write_shards(
     (3, 5, '004', b'{"i": 4}')
     """
     per_shard = checked_whole(samples_per_shard, "write_shards: samples_per_shard", 1)
-    try:
-        names = [pattern % number for number in (0, 1)]
-    except (TypeError, ValueError):
-        names = [""]
-    if len(set(names)) < 2 or "/" in names[0] or not names[0].endswith(".tar"):
-        raise ConfigError(
-            "write_shards: pattern names a shard by its number, 'shard-%06d.tar'; got "
-            f"{pattern!r}"
-        )
+    _check_pattern(pattern)
     root = path_of(folder).absolute()
     with staging(root, root) as files:
-        with writing(root, PrepareError):
-            found = next(root.iterdir(), None)
-        if found is not None:
-            raise PrepareError(
-                f"{root} is not empty: there is {found.name}; give a new folder"
-            )
+        _check_empty(root)
         encode = webdataset.writer.make_encoder(True)
         keys = set[str]()
         shards: list[Path] = []
@@ -263,6 +250,28 @@ def write_shards(
             files.write(path_of(checksums_path(str(shard))), made.checksums())
         files.commit()
     return shards
+
+
+def _check_pattern(pattern: str) -> None:
+    """Raise `ConfigError` unless a pattern makes names of shards of numbers."""
+    try:
+        first, second = (pattern % number for number in (0, 1))
+    except (TypeError, ValueError):
+        first = second = ""
+    if first == second or "/" in first or not first.endswith(".tar"):
+        raise ConfigError(
+            "write_shards: pattern names a shard by its number, 'shard-%06d.tar'; got "
+            f"{pattern!r}"
+        )
+
+
+def _check_empty(folder: Path) -> None:
+    with writing(folder, PrepareError):
+        entry = next(folder.iterdir(), None)
+    if entry is not None:
+        raise PrepareError(
+            f"{folder} is not empty: there is {entry.name}; give a new folder"
+        )
 
 
 @contextmanager
@@ -305,32 +314,40 @@ def _encoded(
     """Return the parts of a sample as bytes."""
     parts: dict[str, bytes] = {}
     for name, value in sample.items():
-        if (
-            not isinstance(name, str)
-            or not name
-            or "/" in name
-            or not name.isprintable()
-        ):
+        if not _is_part_name(name):
             raise PrepareError(
                 f"{where}: a part has a name like 'jpg' or 'seg.png'; got {name!r}"
             )
-        if name.startswith("_"):
-            continue
-        if isinstance(value, str) and kind_by_name(f"a.{name}") == "image":
-            told = f"{where}: part {name!r} is the text {value[:80]!r}"
-            raise PrepareError(f"{told}; give the bytes of the file, or a PIL image")
-        whole = bytes(value) if isinstance(value, bytearray | memoryview) else value
-        try:
-            parts[name] = encode({name: whole})[name]
-        except Exception as reason:
-            told = (
-                f"{where}: part {name!r}, {type(value).__name__}, cannot be encoded by "
-                "that name"
-            )
-            raise PrepareError(f"{told}: {reason}. Give bytes") from reason
+        if not name.startswith("_"):
+            parts[name] = _encoded_part(name, value, encode, where)
     if not parts:
         raise PrepareError(f"{where} has no parts beside its key")
     return parts
+
+
+def _is_part_name(name: object) -> bool:
+    if not isinstance(name, str):
+        return False
+    return bool(name) and "/" not in name and name.isprintable()
+
+
+def _encoded_part(
+    name: str, value: Any, encode: Callable[[Any], Any], where: str
+) -> bytes:
+    """Return a part as bytes; raise `PrepareError` if it cannot be encoded."""
+    if isinstance(value, str) and kind_by_name(f"a.{name}") == "image":
+        message = f"{where}: part {name!r} is the text {value[:80]!r}"
+        raise PrepareError(f"{message}; give the bytes of the file, or a PIL image")
+    whole = bytes(value) if isinstance(value, bytearray | memoryview) else value
+    try:
+        encoded: bytes = encode({name: whole})[name]
+    except Exception as reason:
+        message = (
+            f"{where}: part {name!r}, {type(value).__name__}, cannot be encoded by "
+            "that name"
+        )
+        raise PrepareError(f"{message}: {reason}. Give bytes") from reason
+    return encoded
 
 
 def make_unique(root: Path, names: Sequence[str], workers: int | None) -> int:

@@ -231,11 +231,7 @@ class SampleDecoder:
         """
         extension = name.rpartition(".")[2].lower()
         if extension == "gz":
-            with limits.decoding:
-                while name.lower().endswith(".gz"):
-                    data = decoded_by(unpacked_gzip, name, data)
-                    name = name[:-3]
-                return self.decode(name, data)
+            return self._decode_gzip(name, data)
         kind = BY_EXTENSION.get(extension)
         if kind is not None or self.guess_content:
             kind = kind_by_start(data[:HEAD]) or kind
@@ -246,22 +242,29 @@ class SampleDecoder:
             if kind == MediaMetadataType.IMAGE:
                 spec = IMAGE_SPECS[self.image_decode]
                 return decode_image(data, spec, orient=self.orient, name=name)
-            if extension in ("pickle", "pyd"):
-                if self.unpickle:
-                    return pickle.loads(data)  # noqa: S301 - which the program asked for
-                said_once(
-                    "SampleDecoder",
-                    extension,
-                    _STAYS.format(extension),
-                    logging.WARNING,
-                )
-            return (
-                PART_DECODERS[extension](data) if extension in PART_DECODERS else data
-            )
+            return self._decode_by_extension(extension, data)
         except _NO_BAD_BYTES:
             raise
         except Exception as error:
             raise _undecodable(error, name, data) from error
+
+    @limits.decoding
+    def _decode_gzip(self, name: str, data: bytes) -> Any:
+        while name.lower().endswith(".gz"):
+            data = decoded_by(unpacked_gzip, name, data)
+            name = name[:-3]
+        return self.decode(name, data)
+
+    def _decode_by_extension(self, extension: str, data: bytes) -> Any:
+        if extension in PART_DECODERS:
+            return PART_DECODERS[extension](data)
+        if extension not in ("pickle", "pyd"):
+            return data
+        if self.unpickle:
+            return pickle.loads(data)  # noqa: S301 - the program requires it
+        text = _STAYS.format(extension)
+        said_once("SampleDecoder", extension, text, logging.WARNING)
+        return data
 
     def decode_of(self, field: str) -> Callable[[str, bytes], Any]:
         """Return what decodes the part, by name and bytes, that a field is read

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, cast
 
@@ -337,15 +337,10 @@ class TaskEncoder(Generic[T_sample, T_encoded_sample, T_raw_batch, T_batch]):
         their two numbers they have.
         """
         samples = [self._load_dataset(each, 0, worker_config) for each in datasets]
-        mixed: Dataset[Any] = samples[0]
-        if len(samples) > 1 and all(each.repetitions is not None for each in datasets):
-            passes = [Quota(repeat=each.repetitions) for each in datasets]
-            mixed = QuotaDataset(list(zip(samples, passes, strict=True)), shuffle=True)
-        elif len(samples) > 1:
-            weights = [1 if each.weight is None else each.weight for each in datasets]
-            mixed = BlendDataset(list(zip(samples, weights, strict=True)))
-            repeat = False
-        mixed = RepeatDataset(mixed) if repeat else mixed
+        mixed = _mix_loaded(samples, datasets)
+        is_endless = len(samples) > 1 and isinstance(mixed, BlendDataset)
+        if repeat and not is_endless:
+            mixed = RepeatDataset(mixed)
         batches = self._through(mixed, batch_size, batch_drop_last, packing_buffer_size)
         if virtual_epoch_length:
             batches = EpochizeDataset(batches, virtual_epoch_length)
@@ -404,6 +399,17 @@ class TaskEncoder(Generic[T_sample, T_encoded_sample, T_raw_batch, T_batch]):
             get_primary_aux=factory.as_file_store,
             aux=dataset.aux,
         )
+
+
+def _mix_loaded(samples: Sequence[Dataset[Any]], loaded: Sequence[Any]) -> Dataset[Any]:
+    """Return the samples of datasets mixed by their repetitions or weights."""
+    if len(samples) == 1:
+        return samples[0]
+    if all(dataset.repetitions is not None for dataset in loaded):
+        quotas = [Quota(repeat=dataset.repetitions) for dataset in loaded]
+        return QuotaDataset(list(zip(samples, quotas, strict=True)), shuffle=True)
+    weights = [1 if dataset.weight is None else dataset.weight for dataset in loaded]
+    return BlendDataset(list(zip(samples, weights, strict=True)))
 
 
 def after_batch(
@@ -585,6 +591,10 @@ for _name in (*HOOKS, *BUILDERS):
 _OPTIONS = ("image_decode", "av_decode", "video_decode_audio", "guess_content")
 
 
+def _without(options: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if name not in names}
+
+
 def decoding_as(owner: str, encoder: Any, older: Mapping[str, Any]) -> Any:
     """Return the encoder, or each of a dict of them, decoding as older arguments of
     `owner` say.
@@ -598,24 +608,29 @@ def decoding_as(owner: str, encoder: Any, older: Mapping[str, Any]) -> Any:
         return encoder
     options = {name: older[name] for name in _OPTIONS if name in older}
     auto = older.get("auto_decode", True) is not False
-    known = (*_OPTIONS, "auto_decode")
-    accepted(
-        owner, **{name: value for name, value in older.items() if name not in known}
-    )
+    accepted(owner, **_without(older, (*_OPTIONS, "auto_decode")))
     if auto and not options:
         return encoder
     if isinstance(encoder, Mapping):
         return {kind: decoding_as(owner, each, older) for kind, each in encoder.items()}
-    own = encoder.decoder if isinstance(encoder, TaskEncoder) else TaskEncoder.decoder
-    if own is not TaskEncoder.decoder:
+    _check_decoder_is_free(owner, encoder, options)
+    augmented = AugmentTaskEncoder(DefaultTaskEncoder() if encoder is None else encoder)
+    augmented.decoder = SampleDecoder(**options) if auto else None
+    return augmented
+
+
+def _check_decoder_is_free(
+    owner: str, encoder: Any, options: Mapping[str, Any]
+) -> None:
+    """Raise `ConfigError` if an encoder has a decoder besides older options."""
+    if not isinstance(encoder, TaskEncoder):
+        return
+    if encoder.decoder is not TaskEncoder.decoder:
         raise ConfigError(
             f"{owner}: {', '.join(options) or 'auto_decode'} says how samples are "
             f"decoded, and so does the decoder of {type(encoder).__name__}; leave one "
             "out"
         )
-    made = AugmentTaskEncoder(DefaultTaskEncoder() if encoder is None else encoder)
-    made.decoder = SampleDecoder(**options) if auto else None
-    return made
 
 
 class PackingEncoder(AugmentTaskEncoder[Any, Any, Any, Any]):

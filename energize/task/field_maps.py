@@ -187,20 +187,24 @@ def check_fields(sample_type: type, names: Iterable[str], said: str) -> None:
     fields there are.
     """
     fields, required = declared_fields(sample_type)
-    known = [name for name in fields if name not in METADATA]
-    given = [name for name in names if name not in METADATA]
-    for name in given:
-        if name not in known:
+    declared = _without_metadata(fields)
+    filled = _without_metadata(names)
+    for name in filled:
+        if name not in declared:
             raise ConfigError(
                 f"{said} the field {name!r}, which {sample_type.__name__} does not "
                 "have; it has "
-                f"{', '.join(known) or 'none'}{nearest(name, known)}"
+                f"{', '.join(declared) or 'none'}{nearest(name, declared)}"
             )
-    missing = [name for name in known if name in required and name not in given]
+    missing = [name for name in declared if name in required and name not in filled]
     if missing:
         raise ConfigError(
             f"{said} no {', '.join(missing)}, which {sample_type.__name__} needs"
         )
+
+
+def _without_metadata(names: Iterable[str]) -> list[str]:
+    return [name for name in names if name not in METADATA]
 
 
 def check_sample_type(kind: Any) -> None:

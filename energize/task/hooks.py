@@ -491,29 +491,34 @@ class Joining:
         """Return the values as one; raise `ConfigError` naming the field where they
         differ.
         """
-        kinds = set(map(type, values))
         if all(map(isinstance, values, repeat(torch.Tensor))):
-            try:
-                return self.tensors(values)
-            except ConfigError as error:
-                raise ConfigError(
-                    f"field {where}: {error}" if where else str(error)
-                ) from None
+            return self._join_tensors(values, where)
         if self.lists is not None and all(map(isinstance, values, repeat(list))):
             return self.lists(values)
-        records = any(map(is_record_type, kinds))
-        if records and len(kinds) == 1:
+        types = set(map(type, values))
+        if len(types) > 1:
+            self._check_may_differ(types, where)
+            return values
+        if any(map(is_record_type, types)):
             return self._records(values, where)
-        joined = torch.Tensor if self.lists is None else (torch.Tensor, list)
-        if records or (
-            len(kinds) > 1 and any(issubclass(kind, joined) for kind in kinds)
-        ):
-            names = ", ".join(sorted(kind.__name__ for kind in kinds))
-            what = f"field {where}" if where else "values"
-            raise ConfigError(
-                f"{what} of different types cannot be joined: {names}; {MAKE_ALIKE}"
-            )
         return values
+
+    def _join_tensors(self, tensors: list[torch.Tensor], where: str) -> torch.Tensor:
+        try:
+            return self.tensors(tensors)
+        except ConfigError as error:
+            message = f"field {where}: {error}" if where else str(error)
+            raise ConfigError(message) from None
+
+    def _check_may_differ(self, types: set[type], where: str) -> None:
+        """Raise `ConfigError` if values of one of these types have to be joined."""
+        joined = torch.Tensor if self.lists is None else (torch.Tensor, list)
+        if any(is_record_type(kind) or issubclass(kind, joined) for kind in types):
+            names = ", ".join(sorted(kind.__name__ for kind in types))
+            subject = f"field {where}" if where else "values"
+            raise ConfigError(
+                f"{subject} of different types cannot be joined: {names}; {MAKE_ALIKE}"
+            )
 
     def columns(self, records: Sequence[Any], where: str = "") -> dict[str, list[Any]]:
         """Return for each field but weights its values; raise `ConfigError` when fields
@@ -562,16 +567,22 @@ class Joining:
         }
         if where:
             return rebuilt(first, joined)
-        weights = self.weights(records)
-        if isinstance(first, dict):
-            made = rebuilt(
-                first, joined if weights is None else joined | {WEIGHTS: weights}
-            )
-            made.pop(WEIGHT, None)
-            return made
-        joined |= {WEIGHT: None, WEIGHTS: weights}
-        names = getattr(type(first), "__dataclass_fields__", None) or fields_of(first)
-        return rebuilt(first, {name: joined[name] for name in names})
+        return _with_weights(first, joined, self.weights(records))
+
+
+def _with_weights(
+    first: Any, columns: dict[str, Any], weights: torch.Tensor | None
+) -> Any:
+    """Return a record of the type of `first`, with weights of its samples."""
+    if isinstance(first, dict):
+        if weights is not None:
+            columns[WEIGHTS] = weights
+        record = rebuilt(first, columns)
+        record.pop(WEIGHT, None)
+        return record
+    columns |= {WEIGHT: None, WEIGHTS: weights}
+    names = getattr(type(first), "__dataclass_fields__", None) or fields_of(first)
+    return rebuilt(first, {name: columns[name] for name in names})
 
 
 def _spread(columns: dict[str, list[Any]], batches: Sequence[Any]) -> None:
@@ -599,22 +610,22 @@ def check_alike(tensors: Sequence[torch.Tensor], owner: str) -> None:
             )
     if len(set(map(attrgetter("ndim", "dtype", "device"), tensors))) == 1:
         return
-    for what, values, remedy in (
-        ("ranks", [each.ndim for each in tensors], "reshape them to one rank"),
-        (
-            "dtypes",
-            [each.dtype for each in tensors],
-            "convert them to one, or values are cut off",
-        ),
-        ("devices", [each.device for each in tensors], "move them to one"),
-    ):
-        if len(set(values)) > 1:
-            shapes = ", ".join(str(tuple(each.shape)) for each in tensors[:8])
+    for attribute, (plural, remedy) in _JOINED_BY.items():
+        values = set(map(attrgetter(attribute), tensors))
+        if len(values) > 1:
+            shapes = ", ".join(str(tuple(tensor.shape)) for tensor in tensors[:8])
             raise ConfigError(
-                f"{owner}: tensors of different {what} cannot be joined: "
-                f"{', '.join(sorted(map(str, set(values))))}, of shapes {shapes}; "
-                f"{remedy}"
+                f"{owner}: tensors of different {plural} cannot be joined: "
+                f"{', '.join(sorted(map(str, values)))}, of shapes {shapes}; {remedy}"
             )
+
+
+_JOINED_BY = {
+    "ndim": ("ranks", "reshape them to one rank"),
+    "dtype": ("dtypes", "convert them to one, or values are cut off"),
+    "device": ("devices", "move them to one"),
+}
+"""Attributes that joined tensors share, with their plural and the remedy."""
 
 
 # Joining batches into one: tensors along their first dimension, lists end to end.
@@ -844,31 +855,40 @@ def batch_as(
     if given is None and from_samples is not None:
         return cast("T", from_samples(samples))
     given = dict(given or {})
-    if not samples or not all(map(is_record, samples)):
-        found = (
-            ", ".join(sorted({type(each).__name__ for each in samples})) or "no samples"
-        )
-        raise ConfigError(
-            f"a {kind.__name__} is made of records, filled by name; got {found}"
-        )
+    _check_records(samples, kind)
     columns = _BATCHING.columns(samples)
     wanted = columns if issubclass(kind, dict) else type_fields(kind)
     declared = declared_types(cast("Any", kind))
     values: dict[str, Any] = {}
     for name in wanted:
+        masked = name.removesuffix("_mask")
         if name in columns and name not in given:
-            value = _BATCHING.column(name, columns[name])
-            numbers = isinstance(value, list) and all(
-                isinstance(v, _NUMBERS) for v in value
-            )
-            is_tensor = numbers and declared.get(name) is torch.Tensor
-            values[name] = as_tensor(value) if is_tensor else value
-        elif (of := name.removesuffix("_mask")) != name and of in columns:
-            values[name] = padding_mask(columns[of])
+            column = _BATCHING.column(name, columns[name])
+            values[name] = _as_declared(column, declared.get(name))
+        elif masked != name and masked in columns:
+            values[name] = padding_mask(columns[masked])
     weights = None if WEIGHTS in given else _BATCHING.weights(samples)
     if weights is not None:
         values[WEIGHTS] = weights
     return build(kind, values | given, f"a batch of {type(samples[0]).__name__}")
+
+
+def _check_records(samples: Sequence[Any], kind: type[Any]) -> None:
+    if samples and all(map(is_record, samples)):
+        return
+    types = sorted({type(sample).__name__ for sample in samples})
+    raise ConfigError(
+        f"a {kind.__name__} is made of records, filled by name; got "
+        f"{', '.join(types) or 'no samples'}"
+    )
+
+
+def _as_declared(value: Any, declared: Any) -> Any:
+    """Return numbers as a tensor where the field is declared as one."""
+    if declared is not torch.Tensor or not isinstance(value, list):
+        return value
+    are_numbers = all(isinstance(number, _NUMBERS) for number in value)
+    return as_tensor(value) if are_numbers else value
 
 
 # The base of batch types.

@@ -182,28 +182,45 @@ class LoadingCode:
                 f"{folder}: dataset.yaml has a sample_loader, and crude samples have "
                 "no fields; remove it, or give a sample_type"
             )
-        if decoder is not None and (self.trust_code or VARIABLE in os.environ):
-            named = is_named(folder, self.trust_code)
-            decoder = replace(decoder, unpickle=decoder.unpickle or named)
+        if decoder is not None:
+            decoder = self._trusted_decoder(folder, decoder)
         if not (code or self.sample_loader or self.part_filter):
             return None, None, decoder
         loader = None if crude else self._of(folder, "sample_loader", code)
         return loader, self._of(folder, "part_filter", code), decoder
 
+    def _trusted_decoder(self, folder: Path, decoder: SampleDecoder) -> SampleDecoder:
+        """Return a decoder that unpickles if the folder is trusted by name."""
+        if not (self.trust_code or VARIABLE in os.environ):
+            return decoder
+        is_trusted = is_named(folder, self.trust_code)
+        return replace(decoder, unpickle=decoder.unpickle or is_trusted)
+
     def _of(self, folder: Path, key: str, code: Mapping[str, Any]) -> Any:
-        """Return what the program gives for a folder, or else what the folder itself
-        names.
-        """
-        given = getattr(self, key)
-        own = folder.resolve()
-        if isinstance(given, Mapping):
-            matching = (
-                each for path, each in given.items() if path_of(path).resolve() == own
-            )
-            given = next(matching, None)
+        """Return the function of the program for a folder, or else of the folder."""
+        chosen = self._argument(folder, key)
+        if chosen is not None:
+            return chosen
         value = code.get(key)
-        if given is not None or not isinstance(value, str):
-            return value if given is None else given
+        if not isinstance(value, str):
+            return value
+        return self._folder_function(folder, key, value)
+
+    def _argument(self, folder: Path, key: str) -> Any:
+        """Return the argument of the program that applies to a folder, or None."""
+        argument = getattr(self, key)
+        if not isinstance(argument, Mapping):
+            return argument
+        resolved = folder.resolve()
+        matches = (
+            function
+            for path, function in argument.items()
+            if path_of(path).resolve() == resolved
+        )
+        return next(matches, None)
+
+    def _folder_function(self, folder: Path, key: str, value: str) -> FolderFunction:
+        """Return the function that a dataset.yaml names; raise if it is not trusted."""
         named = f"{folder}: {key}: {value!r}"
         reason = why_not(folder, self.trust_code)
         if reason is not None:
@@ -230,9 +247,9 @@ class LoadingCode:
             )
         if not path.is_file():
             raise DatasetError(f"{named}: there is no file {path}")
-        made = FolderFunction(path, name or key)
-        _ = made.function  # what is wrong with it is said now, not at the first sample
-        return made
+        function = FolderFunction(path, name or key)
+        _ = function.function  # raises its errors before the first sample
+        return function
 
 
 NO_CODE = LoadingCode()
@@ -276,7 +293,8 @@ _Option = tuple[PartAccess, list[str]]
 
 _Decode = Callable[[str, bytes], Any]
 
-_Plan = list[tuple[str, str | None, list[_Option], _Decode | None, FieldCall | None]]
+_FieldPlan = tuple[str, str | None, list[_Option], _Decode | None, FieldCall | None]
+_Plan = list[_FieldPlan]
 """For each field its options, the part of the first one where that is a part as a
 whole, its decoder, if it has one of its own, and the function that makes it of the
 options, if one does."""
@@ -350,15 +368,7 @@ class SampleLoader(Generic[T_sample]):
             raise ConfigError(
                 f"sample_loader makes the fields of a {kind.__name__}, {why}"
             )
-        parts = self.part_filter
-        if parts is not None and not callable(parts):
-            if isinstance(parts, str) or not all(
-                isinstance(name, str) for name in parts
-            ):
-                raise ConfigError(
-                    f"part_filter is a function of a name, or names; got {parts!r}"
-                )
-            object.__setattr__(self, "part_filter", tuple(dict.fromkeys(parts)))
+        object.__setattr__(self, "part_filter", _checked_filter(self.part_filter))
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what is pickled: the description, not what was compiled from it."""
@@ -506,19 +516,23 @@ class SampleLoader(Generic[T_sample]):
 
     def _planned(self, names: tuple[str, ...]) -> _Plan:
         """Return the plan for samples with parts of these names."""
-        plan: _Plan = []
-        for name, accesses in self._accesses.items():
-            call = self._calls.get(name)
-            options = [(each, each.among(names)) for each in accesses]
-            if call is None:
-                options = [option for option in options if option[1]]
-            whole = options[0][1][0] if options and options[0][0].is_whole else None
-            decoder = self.decoder
-            own = decoder and name in decoder.fields and decoder.decode_of(name)
-            plan.append((name, None if call else whole, options, own or None, call))
+        plan = [self._plan_field(field, names) for field in self._accesses]
         if len(self._plans) < _MOST_PLANS:
             self._plans[names] = plan
         return plan
+
+    def _plan_field(self, field: str, names: tuple[str, ...]) -> _FieldPlan:
+        call = self._calls.get(field)
+        options = [(access, access.among(names)) for access in self._accesses[field]]
+        if call is None:
+            options = [option for option in options if option[1]]
+        whole = None
+        if call is None and options and options[0][0].is_whole:
+            whole = options[0][1][0]
+        decode = None
+        if self.decoder is not None and field in self.decoder.fields:
+            decode = self.decoder.decode_of(field)
+        return field, whole, options, decode, call
 
     def _search(
         self,
@@ -538,10 +552,7 @@ class SampleLoader(Generic[T_sample]):
                 return found if access.several else found[0]
             except DataError as reason:
                 reasons.append(str(reason))
-        listed = any(access.several for access in self._accesses[name])
-        if (listed or self.field_map is None) and name not in required_fields(
-            self.sample_type
-        ):
+        if self._may_lack(name):
             return _ABSENT
         there = ", ".join(part for part in raw if not part.startswith("__"))
         reasons = reasons or [f"the sample has only the parts {there or '(none)'}"]
@@ -549,6 +560,12 @@ class SampleLoader(Generic[T_sample]):
         raise DataError(
             f"field {name!r} is read from {asked}, but {'; '.join(reasons)}"
         )
+
+    def _may_lack(self, field: str) -> bool:
+        """Return whether a field may have no part."""
+        is_list = any(access.several for access in self._accesses[field])
+        is_optional = is_list or self.field_map is None
+        return is_optional and field not in required_fields(self.sample_type)
 
     # Of all parts, and what both ways make in the end.
 
@@ -596,6 +613,17 @@ class SampleLoader(Generic[T_sample]):
             "__subflavors__": dict(self.subflavors),
             "__sources__": (source,),
         }
+
+
+def _checked_filter(parts: PartFilter | None) -> PartFilter | None:
+    """Return a filter of parts, names without duplicates."""
+    if parts is None or callable(parts):
+        return parts
+    if isinstance(parts, str) or not all(isinstance(name, str) for name in parts):
+        raise ConfigError(
+            f"part_filter is a function of a name, or names; got {parts!r}"
+        )
+    return tuple(dict.fromkeys(parts))
 
 
 def _called(

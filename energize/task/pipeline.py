@@ -71,13 +71,22 @@ STORED = SampleOrder(None)
 """As stored, the same in every pass."""
 
 
+def select_subset(source: Any, subset: Subset | None) -> Any:
+    """Return the samples of a source that a subset selects, all for None."""
+    if subset is None:
+        return source
+    if not isinstance(subset, Subset):
+        raise ConfigError(
+            "subset is an energize.data.source.Subset, such as "
+            f"Subset(ratios=(0.0, 0.5)); got {subset!r}"
+        )
+    return source.part(*subset.bounds(source.stored_count))
+
+
 class SourceFactory(BaseCoreDatasetFactory[T_co]):
-    """Samples of one source, which `load` makes of the raw ones.
+    """Samples of one source, read in an order and converted by `load`."""
 
-    What is read comes in an order; `subset` says which samples.
-    """
-
-    def __init__(  # noqa: PLR0913
+    def __init__(
         self,
         source: Any,
         load: Callable[[Any], T_co],
@@ -87,16 +96,8 @@ class SourceFactory(BaseCoreDatasetFactory[T_co]):
         *,
         order: SampleOrder,
         worker_config: WorkerConfig | None = None,
-        subset: Subset | None = None,
         sample_weight: float | None = None,
     ) -> None:
-        if subset is not None:
-            if not isinstance(subset, Subset):
-                raise ConfigError(
-                    "subset is an energize.data.source.Subset, such as "
-                    f"Subset(ratios=(0.0, 0.5)); got {subset!r}"
-                )
-            source = source.part(*subset.bounds(source.stored_count))
         self.source: Source[Any] = source
         self.load = load
         if isinstance(load, SampleLoader) and isinstance(source, WebdatasetSource):

@@ -665,11 +665,7 @@ of transformers, as AutoProcessor.from_pretrained(...) returns it; got \
     def batch(self, samples: list[Any]) -> ProcessorBatch:
         """Return samples padded to one length, or end to end."""
         flat = [one for each in samples for one in getattr(each, "samples", [each])]
-        media = dict.fromkeys(chain.from_iterable(each.media for each in flat))
-        values: dict[str, Any] = {
-            name: concat_pad([each.media[name] for each in flat if name in each.media])
-            for name in media
-        }
+        values: dict[str, Any] = _joined_media(flat)
         values |= self._in_a_row(flat) if self.packing else self._padded(flat)
         known = type_fields(self.batch_type)
         if unknown := [name for name in values if name not in known]:
@@ -695,22 +691,27 @@ of transformers, as AutoProcessor.from_pretrained(...) returns it; got \
             )
         return joined
 
-    def _in_a_row(self, samples: list[_Encoded]) -> dict[str, Any]:
-        given = chain.from_iterable(
-            (each.tokens | each.media).items() for each in samples
+    def _check_packable(self, samples: list[_Encoded]) -> None:
+        """Raise `ConfigError` if the model needs more than positions of one axis."""
+        if self.processor is self.tokenizer:
+            return
+        tensors = chain.from_iterable(
+            (sample.tokens | sample.media).items() for sample in samples
         )
-        told = {
-            name for name, value in given if value.any() or name != "token_type_ids"
+        names = {
+            name for name, value in tensors if value.any() or name != "token_type_ids"
         }
-        if self.processor is not self.tokenizer and (
-            more := sorted(told & _NOT_PACKED)
-        ):
+        conflicts = sorted(names & _NOT_PACKED)
+        if conflicts:
             raise ConfigError(
-                "packing=True tells samples apart by position_ids of one axis, and a "
-                f"model of {type(self.processor).__name__} goes by {more[0]} besides, "
-                "to rotate by three or to look ahead: it would mix samples; pad them "
-                "instead"
+                "packing=True separates samples by position_ids of one axis, and a "
+                f"model of {type(self.processor).__name__} also uses {conflicts[0]}, "
+                "to rotate by three axes or to look ahead: it would mix samples. Pad "
+                "them instead"
             )
+
+    def _in_a_row(self, samples: list[_Encoded]) -> dict[str, Any]:
+        self._check_packable(samples)
         names = [name for name in samples[0].tokens if name != "attention_mask"]
         rows = [{"__key__": each.__key__} | each.tokens for each in samples]
         pack = concat_pack(rows, names)
@@ -724,6 +725,16 @@ of transformers, as AutoProcessor.from_pretrained(...) returns it; got \
         return values | dict.fromkeys(
             ("max_length_q", "max_length_k"), pack["max_seqlen"]
         )
+
+
+def _joined_media(samples: Sequence[_Encoded]) -> dict[str, torch.Tensor]:
+    """Return the media of samples by name, joined along their first dimension."""
+    names = dict.fromkeys(chain.from_iterable(sample.media for sample in samples))
+    columns = {
+        name: [sample.media[name] for sample in samples if name in sample.media]
+        for name in names
+    }
+    return {name: concat_pad(tensors) for name, tensors in columns.items()}
 
 
 @contextmanager

@@ -97,15 +97,20 @@ def _fits(value: Any, annotation: Any) -> bool:  # noqa: PLR0911
     if annotation is None or annotation is type(None):
         return value is None
     if origin in (list, tuple):
-        listed = isinstance(value, list | tuple)
-        [item] = get_args(annotation)[:1] or [Any]
-        return listed and all(_fits(each, item) for each in value[:_ITEMS])
+        return _fits_list(value, annotation)
     kind = origin or annotation
     if not isinstance(kind, type) or kind is Any:
         return True
     if kind is torch.Tensor:
-        media = torch.Tensor, np.ndarray, PIL.Image.Image
-        return isinstance(value, (*media, MediaDecoder))
+        media = (torch.Tensor, np.ndarray, PIL.Image.Image, MediaDecoder)
+        return isinstance(value, media)
     if kind is float:
         return isinstance(value, float | int)
     return isinstance(value, kind)
+
+
+def _fits_list(value: Any, annotation: Any) -> bool:
+    if not isinstance(value, list | tuple):
+        return False
+    [element] = get_args(annotation)[:1] or [Any]
+    return all(_fits(item, element) for item in value[:_ITEMS])

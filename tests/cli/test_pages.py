@@ -121,23 +121,26 @@ def test_data_is_text_wherever_it_stands(mix):
 
 def test_what_an_encoder_raises_is_shown_for_its_batch(mix):
     page = (
-        PreviewPage(mix, RunOptions(4, encoder=f"{mix.parent}/encoder.py:Fails"))
+        PreviewPage(
+            mix, RunOptions(batch_size=4, encoder=f"{mix.parent}/encoder.py:Fails")
+        )
         .page(1, 2)
         .decode()
     )
     assert page.count("ValueError: no &lt;such&gt; token") == 2
     assert page.count('class="sample"') == 8
     assert (
-        "Step 1,000,000,000" in PreviewPage(mix, RunOptions(4)).page(10**9, 1).decode()
+        "Step 1,000,000,000"
+        in PreviewPage(mix, RunOptions(batch_size=4)).page(10**9, 1).decode()
     )
-    val = PreviewPage(mix, RunOptions(4, split="val"))
+    val = PreviewPage(mix, RunOptions(batch_size=4, split="val"))
     assert "There is no step 9" in val.page(9, 1).decode()
     assert val.page(0, 9).decode().count('class="sample"') == 3
 
 
 def test_pages_of_a_stream_go_on_where_the_one_before_ended(mix):
     run, calls = (
-        RunOptions(4, encoder=f"{mix.parent}/encoder.py:Twice"),
+        RunOptions(batch_size=4, encoder=f"{mix.parent}/encoder.py:Twice"),
         mix.parent / "encoder.py.calls",
     )
     look, asked = PreviewPage(mix, run), [(0, 2), (2, 1), (7, 2), (1, 1)]
