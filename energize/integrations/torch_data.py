@@ -449,7 +449,7 @@ class _Share(Iterator[T]):
         self._settings = settings
         rank, world_size, worker, workers = mark
         loop = tree.steps_per_loop(dataset)
-        uneven = settings.uneven
+        uneven = settings.delivery.uneven
         if loop is not None:
             dataset = EpochizeDataset(without_loops(dataset), _NO_END)
             if loop % workers and not dataset.indexed:
@@ -466,9 +466,8 @@ class _Share(Iterator[T]):
             rank=rank + world_size * worker, world_size=world_size * workers
         )
         self.dataset = dataset
-        self._loader = Loader(
-            dataset, config, replace(settings, uneven=uneven, apart=True)
-        )
+        delivery = replace(settings.delivery, uneven=uneven, apart=True)
+        self._loader = Loader(dataset, config, replace(settings, delivery=delivery))
         self._items: Iterator[T] = iter(())
         self._place: Place = _UNREAD
         self._made = self._own = 0
@@ -504,7 +503,7 @@ class _Share(Iterator[T]):
             return INFINITE
         ranks = WorkerConfig(rank=self.mark[0], world_size=self.mark[1]).ranks()
         start = position if dataset.indexed else 0
-        uneven = self._settings.uneven
+        uneven = self._settings.delivery.uneven
         return plan_epoch(
             ranks, start, dataset.size, uneven=uneven, global_items=None
         ).steps

@@ -11,7 +11,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import astuple, fields, replace
+from dataclasses import astuple, replace
 from functools import cached_property
 from importlib import import_module
 from multiprocessing.context import get_spawning_popen
@@ -57,8 +57,10 @@ from energize.loader.run import (
     Run,
 )
 from energize.loader.settings import (
+    OPTIONS,
     ListPath,
     LoaderSettings,
+    WorkerSettings,
     checked_failures,
     checked_settings,
     configured,
@@ -166,9 +168,9 @@ class Loader(Generic[T]):
         self._context = ReadContext(
             failures=settings.failures,
             listed=listed_samples(dataset, settings.failures),
-            substitute=(settings.role or dataset.role) != "eval",
-            config=settings.call_config,
-            threads=settings.encoder_threads,
+            substitute=(settings.delivery.role or dataset.role) != "eval",
+            config=settings.delivery.call_config,
+            threads=settings.workers.encoder_threads,
         )
         self._run = Run(dataset, settings, self._context, worker_config.num_workers)
         self._resume: RunPosition | None = None
@@ -229,7 +231,7 @@ class Loader(Generic[T]):
         rewinds = self._rewinds
         if rewinds and not self._is_loaded_within_loop():
             self._move_to(None)
-        restarts = not (self._loaded or self._settings.continues_loops)
+        restarts = not (self._loaded or self._settings.delivery.continues_loops)
         is_reusable = ranks == self._ranks and not self._stale
         feed = self._feed if is_reusable else None
         if feed is None or not feed.steps.begin_loop(anew=restarts):
@@ -242,7 +244,9 @@ class Loader(Generic[T]):
     def _rewinds(self) -> bool:
         """Whether each loop starts at the first item."""
         settings = self._settings
-        role = settings.role if settings.continues_loops else self.role
+        role = (
+            settings.delivery.role if settings.delivery.continues_loops else self.role
+        )
         return role == "eval"
 
     def _is_loaded_within_loop(self) -> bool:
@@ -267,7 +271,7 @@ class Loader(Generic[T]):
     @property
     def role(self) -> Role:
         """The role that `get_loader` got, else that of the dataset, else "train"."""
-        return self._settings.role or self._run.given.role or "train"
+        return self._settings.delivery.role or self._run.given.role or "train"
 
     @property
     def has_started(self) -> bool:
@@ -282,7 +286,7 @@ class Loader(Generic[T]):
     @property
     def is_apart(self) -> bool:
         """Whether it reads for another loader, such as a worker of a DataLoader."""
-        return self._settings.apart
+        return self._settings.delivery.apart
 
     @property
     def at_loop_end(self) -> bool:
@@ -525,7 +529,7 @@ class Loader(Generic[T]):
         Raises `ConfigError` with uneven='allow': ranks that make different numbers of
         steps cannot look at the same ones.
         """
-        if self._settings.uneven == "allow":
+        if self._settings.delivery.uneven == "allow":
             raise ConfigError(
                 "a file of weights is told to all ranks at the same steps, and with "
                 "uneven='allow' they make different numbers of them; use uneven='pad'"
@@ -818,9 +822,13 @@ class Loader(Generic[T]):
     def _agreement(self, ranks: Ranks | None = None) -> Agreement | None:
         """With the other ranks, where there are any and they can talk."""
         ranks = ranks or self._ranks_now()
-        if ranks.group is None or ranks.world_size == 1 or self._settings.apart:
+        if (
+            ranks.group is None
+            or ranks.world_size == 1
+            or self._settings.delivery.apart
+        ):
             return None
-        return Agreement(ranks, self._settings.timeout)
+        return Agreement(ranks, self._settings.workers.timeout)
 
     def _open(self, ranks: Ranks) -> Feed[T]:
         """Begin to read where this rank stands."""
@@ -836,7 +844,7 @@ class Loader(Generic[T]):
             self._failures.keep = self._list.add
         if self._watch is None and not workers:
             what = "no item came, which is read in this process (num_workers=0),"
-            self._watch = Watchdog(what, settings.warn_after)
+            self._watch = Watchdog(what, settings.workers.warn_after)
             weakref.finalize(self, self._watch.close).atexit = False
         if self._book is not None:
             self._book.begin(self.dataset, items_of(self.dataset, place))
@@ -856,10 +864,14 @@ class Loader(Generic[T]):
             self._end_pool()
             task = Task(self._run.base, self._context, settings.cache_pool)
             self._pool = WorkerPool(
-                task, many, settings.start_method, settings.timeout, settings.warn_after
+                task,
+                many,
+                settings.workers.start_method,
+                settings.workers.timeout,
+                settings.workers.warn_after,
             )
         return self._pool, ReadAhead(
-            many, settings.prefetch_factor, settings.prefetch_bytes
+            many, settings.workers.prefetch_factor, settings.workers.prefetch_bytes
         )
 
     def _end_pool(self) -> None:
@@ -869,7 +881,7 @@ class Loader(Generic[T]):
             self._pool = None
 
     def _deliver(self, token: object, rewinds: bool) -> Iterator[T]:
-        pin = _pin_function(self._settings.pin_memory)
+        pin = _pin_function(self._settings.workers.pin_memory)
         delivered = False
         empty_epochs = 0
         while True:
@@ -934,7 +946,7 @@ class Loader(Generic[T]):
         """
         if feed.steps.continues:
             return False
-        return delivered or self._settings.apart or not feed.steps.may_be_over
+        return delivered or self._settings.delivery.apart or not feed.steps.may_be_over
 
     def _current(self, token: object) -> Feed[T]:
         """Return what the next item of an iterator comes from, after what is due before
@@ -1187,7 +1199,7 @@ class SavableDataLoader(Loader[T]):
             ranks = self.worker_config.ranks()
             mine = self._number_in_world(ranks) == src_rank
             if ranks.group is not None and ranks.world_size > 1:
-                agreement = Agreement(ranks, self._settings.timeout)
+                agreement = Agreement(ranks, self._settings.workers.timeout)
                 given = state if mine else None
                 state = agreement.told_by(src_rank, given, "restore_state_global")
             elif not mine:
@@ -1215,7 +1227,7 @@ BasicDataLoader = SavableDataLoader
 SavableDataLoaderState = dict
 """A state is plain data: `torch.load(path)` reads it, and JSON can keep it."""
 
-_OPTIONS = {each.name for each in fields(LoaderSettings)} - {"apart", "failures"}
+_OPTIONS = OPTIONS - {"apart", "failures"}
 
 
 def get_loader(  # noqa: PLR0913
@@ -1228,17 +1240,17 @@ def get_loader(  # noqa: PLR0913
     global_batch_size: int | None = None,
     micro_batch_size: int | None = None,
     prefetch_factor: int | None = None,
-    prefetch_bytes: int = LoaderSettings.prefetch_bytes,
+    prefetch_bytes: int = WorkerSettings.prefetch_bytes,
     pin_memory: bool | None = None,
     on_error: str | OnError | None = None,
     failures: FailurePolicy | None = None,
     encoder_threads: int = 1,
     multiprocessing_context: str | None = None,
-    timeout: float | None = LoaderSettings.timeout,
+    timeout: float | None = WorkerSettings.timeout,
     role: Role | None = None,
     cache_pool: Any = None,
     losses: ListPath | None = None,
-    warn_after: float | None = LoaderSettings.warn_after,
+    warn_after: float | None = WorkerSettings.warn_after,
     ledger: Ledger | bool = True,
     **ignored: Any,
 ) -> SavableDataLoader[T]:

@@ -100,9 +100,13 @@ class Run(Generic[T]):
         self.base: Any = given if given.indexed else without_loops(given)
         self.stream = self.base
         self._global_items = global_items(
-            given, settings.global_batch_size, settings.micro_batch_size
+            given,
+            settings.delivery.global_batch_size,
+            settings.delivery.micro_batch_size,
         )
-        self.filled = None if settings.global_batch_size is None else self._global_items
+        self.filled = (
+            None if settings.delivery.global_batch_size is None else self._global_items
+        )
 
     def edited(self, edits: Edits) -> Run[T]:
         """Return the same over a dataset that became another one; raise as
@@ -137,7 +141,7 @@ class Run(Generic[T]):
         )  # a loop may have had another length
         if not self.dataset.indexed:
             place = StreamPosition.loaded(state)
-            asked = self.settings.lanes
+            asked = self.settings.delivery.lanes
             if asked not in (None, place.lanes):
                 raise StateError(
                     f"the saved state is of a run of {place.lanes} lanes, and "
@@ -171,7 +175,7 @@ class Run(Generic[T]):
         if self.dataset.indexed:
             state = tree.state_at(self.dataset, 0)
             return state if self.loop is None else state | {"step": 0}
-        return StreamPosition(self.settings.lanes or lanes_of(self.given))
+        return StreamPosition(self.settings.delivery.lanes or lanes_of(self.given))
 
     def saved(self, place: RunPosition, agreement: Agreement | None) -> State:
         """Return a place as plain data, gathered from all ranks if each knows some
@@ -204,7 +208,7 @@ class Run(Generic[T]):
             at = place.saved() if loaded else place.place
         said = {
             "lanes": place.lanes if isinstance(place, StreamPosition) else None,
-            "uneven": self.settings.uneven,
+            "uneven": self.settings.delivery.uneven,
             "global_batch_size, in micro batches": self.filled,
             "steps of a loop": self.loop,
             "the place": at,
@@ -234,7 +238,7 @@ class Run(Generic[T]):
             ranks,
             position,
             size,
-            uneven=self.settings.uneven,
+            uneven=self.settings.delivery.uneven,
             global_items=self.filled,
             offset=offset,
             begun=begun,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import fields
 from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
 from pydantic import (
@@ -13,6 +14,7 @@ from pydantic import (
     InstanceOf,
     StrictBool,
     TypeAdapter,
+    ValidationError,
 )
 from pydantic.dataclasses import dataclass
 
@@ -22,7 +24,7 @@ from energize.core.description import Role
 from energize.core.failures import FailurePolicy, OnError
 from energize.core.lanes import WorkerConfig, checked_config
 from energize.core.os_errors import is_url
-from energize.core.validation import validated
+from energize.core.validation import faults, told
 from energize.errors import ConfigError
 from energize.loader.position import MOST_LANES
 from energize.report import Ledger
@@ -77,35 +79,39 @@ Path: TypeAlias = str | InstanceOf[os.PathLike[str]]
 
 
 @dataclass(frozen=True)
-class LoaderSettings:
-    """The arguments of `get_loader`; made by `checked_settings`."""
+class DeliverySettings:
+    """Arguments of `get_loader` about steps and loops.
+
+    Attributes:
+        call_config: The config that functions see while they are called. Its ranks
+            count `current_batch_index` separately.
+        continues_loops: Whether a loop ends where the previous loop, left early, would
+            have ended.
+        apart: Whether the loader reads for another loader and shares nothing with
+            other ranks. Its state is valid for itself only.
+    """
 
     uneven: Literal["pad", "drop", "repeat", "allow"] = "pad"
     lanes: Annotated[Count, Field(le=MOST_LANES)] | None = None
     global_batch_size: Count | None = None
     micro_batch_size: Count | None = None
+    role: Role | None = None
+    call_config: InstanceOf[WorkerConfig] | None = None
+    continues_loops: StrictBool = False
+    apart: bool = False
+
+
+@dataclass(frozen=True)
+class WorkerSettings:
+    """Arguments of `get_loader` about worker processes and waiting."""
+
     prefetch_factor: Count | None = None
     prefetch_bytes: Count = DEFAULT_BYTES
     pin_memory: bool | None = None
-    failures: Annotated[InstanceOf[FailurePolicy], AfterValidator(_lists_on_disk)] = (
-        FailurePolicy()
-    )
-    call_config: InstanceOf[WorkerConfig] | None = None
-    """The config that functions may ask for while they are called, and whose ranks
-    `current_batch_index` counts apart."""
-    continues_loops: StrictBool = False
-    """Whether a loop ends where the previous loop, left early, would have ended."""
     encoder_threads: Count = 1
     multiprocessing_context: Literal["fork", "spawn", "forkserver"] | None = None
     timeout: Seconds | None = DEFAULT_TIMEOUT
-    role: Role | None = None
-    cache_pool: Annotated[Any, AfterValidator(_closes)] = None
-    losses: Annotated[Path | None, AfterValidator(_on_disk)] = None
     warn_after: Seconds | None = WARN_SECONDS
-    ledger: InstanceOf[Ledger] | StrictBool = True
-    apart: bool = False
-    """Whether a loader has no others to talk with; its state is then good for itself
-    only."""
 
     @property
     def start_method(self) -> str:
@@ -114,18 +120,64 @@ class LoaderSettings:
         return self.multiprocessing_context or default
 
 
+@dataclass(frozen=True)
+class LoaderSettings:
+    """The arguments of `get_loader`, in groups; made by `checked_settings`."""
+
+    delivery: DeliverySettings = DeliverySettings()
+    workers: WorkerSettings = WorkerSettings()
+    failures: Annotated[InstanceOf[FailurePolicy], AfterValidator(_lists_on_disk)] = (
+        FailurePolicy()
+    )
+    cache_pool: Annotated[Any, AfterValidator(_closes)] = None
+    losses: Annotated[Path | None, AfterValidator(_on_disk)] = None
+    ledger: InstanceOf[Ledger] | StrictBool = True
+
+
 _SETTINGS = TypeAdapter(LoaderSettings)
 
+_GROUPS = {"delivery": DeliverySettings, "workers": WorkerSettings}
 
-def checked_settings(**given: Any) -> LoaderSettings:
-    """Return the settings; raise `ConfigError` naming all that cannot be used.
+_GROUP_OF = {
+    field.name: group for group, cls in _GROUPS.items() for field in fields(cls)
+}
+"""The group of each argument that belongs to one."""
 
-    >>> checked_settings(uneven="padd")
-    Traceback (most recent call last):
-        ...
-    energize.errors.ConfigError: get_loader (uneven): ... got 'padd'; did you mean ...
+OPTIONS = frozenset(
+    {*_GROUP_OF, *(field.name for field in fields(LoaderSettings))} - {*_GROUPS}
+)
+"""The names of all arguments of `checked_settings`."""
+
+
+def checked_settings(**arguments: Any) -> LoaderSettings:
+    """Check the arguments of `get_loader`, and group them.
+
+    Args:
+        **arguments: The arguments, by the names in `OPTIONS`.
+
+    Raises:
+        ConfigError: Naming all arguments that cannot be used.
+
+    Example:
+        >>> checked_settings(uneven="padd")
+        Traceback (most recent call last):
+            ...
+        energize.errors.ConfigError: get_loader (uneven): ... got 'padd'; ...
     """
-    return validated(_SETTINGS, given, ConfigError, "get_loader")
+    groups: dict[str, Any] = {group: {} for group in _GROUPS}
+    for name, value in arguments.items():
+        group = _GROUP_OF.get(name)
+        (groups if group is None else groups[group])[name] = value
+    try:
+        return _SETTINGS.validate_python(groups)
+    except ValidationError as error:
+        found = [
+            fault._replace(
+                path=fault.path[1:] if fault.path[0] in _GROUPS else fault.path
+            )
+            for fault in faults(error, _SETTINGS, groups)
+        ]
+        raise ConfigError(told(found, "get_loader", {})) from None
 
 
 def checked_failures(

@@ -147,7 +147,7 @@ class IndexedSteps(StepPlan):
         ]
         first = self.plan.start + ranks.rank
         self._not_copied = len(range(first, self.plan.end, ranks.world_size))
-        is_copy = run.settings.uneven == "pad"
+        is_copy = run.settings.delivery.uneven == "pad"
         self._steps = [Step((lane,), 0) for lane in self.lanes]
         self._copies = [Step((lane,), 0, is_copy) for lane in self.lanes]
 
@@ -274,7 +274,7 @@ class StreamSteps(StepPlan):
         self._rank = ranks.rank
         self._world_size = ranks.world_size
         self._read_ranks = hosted.read_ranks
-        self._uneven = run.settings.uneven
+        self._uneven = run.settings.delivery.uneven
         self._loop = run.loop
         self._size = _epoch_size(run)
         self._stop = _end_of_steps(run, ranks, position, self._size)
@@ -470,7 +470,7 @@ def _end_of_steps(
 
     The last steps may be filled, so this may be beyond the items of the epoch.
     """
-    uneven = run.settings.uneven
+    uneven = run.settings.delivery.uneven
     if run.endless:
         return INFINITE
     if not run.stream.sized:
@@ -514,7 +514,7 @@ def host_lanes(
         StateError: If the state of a lane is unknown.
     """
     end_known = run.endless or run.stream.sized
-    reads_all = agreement is None and not (run.settings.apart and end_known)
+    reads_all = agreement is None and not (run.settings.delivery.apart and end_known)
     hosted = HostedLanes(position.lanes, ranks, position.position, reads_all)
     if agreement is not None and position.lacks(hosted.lanes):
         # A run that resumes from another world size may have begun between two of its
