@@ -1,4 +1,4 @@
-"""Weighted mixes of datasets, streams among them."""
+"""Weighted mixes of datasets and streams."""
 
 from __future__ import annotations
 
@@ -77,75 +77,74 @@ _log = logging.getLogger("energize")
 
 
 class BlendDataset(MixDataset[T_co]):
-    """Items of several datasets in the proportion of their weights.
+    """Mix datasets in the proportion of their weights.
 
-    Given as (dataset, weight) pairs, as one iterable of pairs, or as `{name: dataset}`
-    with `weights` by name: a dict or a `WeightScheduler`. A weight is a number or a
-    `Schedule`; weights need not sum to 1. Over datasets of batches, each item is a
-    whole batch of one of them.
+    Every slot of the mix belongs to one dataset, which delivers its next item there.
+    The order is computed, not drawn while reading: shares hold in every prefix, any
+    position costs the same, and a run resumes anywhere. If the datasets contain
+    batches, whole batches are mixed.
 
-    `scheme` decides which dataset each slot belongs to: the name of one, with its
-    options as further keywords (`block_size=`), or any object with `counts` and
-    `locate` over as many sources as there are datasets. The default is `block` where a
-    `block_size` is given, else `even`: it keeps the shares in every prefix, in 20 items
-    as in 20 million, and draws the order as far as that allows. So whole batches of few
-    steps have the asked shares, and no rank of many meets a rhythm that gives it
-    batches of one dataset only.
+    By default the blend never ends: an exhausted dataset starts again, shuffled anew.
+    `stop` and `max_epochs` give it epochs. In each epoch, slots and schedules start
+    from 0, while the datasets continue where the last epoch left them. A stream without
+    items in a whole pass is an error. A blend that ends and reads a stream of unknown
+    length is read completely by every lane.
 
-    `stop` decides what happens when a dataset is exhausted. `restart`: it starts again,
-    in a new order when it is shuffled, and the blend never ends. `first_exhausted`: the
-    blend ends before the first item that an exhausted dataset would have to give.
-    `all_exhausted`: the others take over its slots, by weight, until all are exhausted,
-    each item read once; a dataset is never drawn where its weight is 0, so the blend
-    ends where no dataset with a weight is left. A stream that gives no item in a whole
-    pass is an error in all of them. `max_epochs` (for all, or one each) is how many
-    epochs of a dataset count: without limit under `restart`, else 1; with it a blend
-    ends under `restart` too, when all have reached it. In the epochs of a blend that
-    ends, slots and schedules begin anew, while every dataset goes on where the last
-    epoch left it. With a stream of unknown length among its datasets, a blend that ends
-    is read as a whole in every lane: where it ends, one lane alone could not know.
+    Endless blends with the same scheme and unit nest without a change of shares: the
+    inputs of the inner blend replace it, with the products of the weights. Equal
+    datasets are merged, and their weights are added; datasets of the same folder with
+    other settings get different orders.
 
-    `unit` is what shares count: "samples", or what these cost. A column of the sources,
-    such as "tokens", or a function of columns (`lambda width, height: width * height /
-    196`) is known from the index: the blend stays indexed, and at every slot each
-    dataset has its share of all costs within a few costliest items (`CostScheme`). What
-    is known only of encoded samples or packs is an `ItemCost`, of a field or a function
-    of the item: the blend is then a stream, each lane of which takes its next item from
-    the dataset that is owed most (`OwedSlots`). In both the unit decides the order, so
-    no `scheme` is given; a blend by a column never ends.
+    Args:
+        *pairs: Pairs (dataset, weight), one iterable of pairs, or a mapping
+            `{name: dataset}`. A weight is a number or a `Schedule`; weights need not
+            sum to 1. Datasets with weight 0 are never drawn.
+        weights: Weights by name, or a `WeightScheduler`; only for datasets by name.
+        scheme: How slots are assigned: a name, or an object with `counts` and `locate`.
+            None is "block" if `block_size` is set, else "even", which keeps the shares
+            in every prefix and randomizes the order within that bound.
+        stop: What happens when a dataset is exhausted. "restart": it starts again.
+            "first_exhausted": the blend ends before its next slot. "all_exhausted": the
+            other datasets take its slots, by weight, until all are exhausted.
+        max_epochs: The number of epochs of a dataset that are read: one number, a list,
+            or numbers by name. None for no limit with "restart", else 1. With a limit,
+            "restart" ends when all datasets have reached it.
+        temperature: Replaces each weight w by w ** temperature. 1 keeps the weights, 0
+            makes them equal.
+        min_share: The lowest share of a dataset with a weight: one number, a list, or
+            numbers by name. Applied after `temperature`.
+        max_share: The highest share of a dataset, as `min_share`.
+        unit: What shares count. "samples", the name of a column such as "tokens", or a
+            function of columns, which keep the blend indexed (see `CostScheme`); or an
+            `ItemCost` of encoded items, which makes it a stream, in which the dataset
+            with the largest debt is next (see `OwedSlots`). Another unit than
+            "samples" excludes `scheme`, and a column also excludes an end.
+        target_weights: The weights of the datasets in the loss, as a list or by name.
+            Items get the loss weight target share / drawn share. None leaves loss
+            weights unchanged. The order does not depend on it.
+        max_correction: The highest loss weight that `target_weights` sets. None for no
+            limit.
+        worker_config: Seeds the order by its `seed_offset`; passed to `get_loader`.
+        **options: Options of the scheme, such as `block_size`.
 
-    `target_weights`, one for each dataset in a list or by name, say what datasets weigh
-    in the loss, where weights say how often they are drawn: items get the weight target
-    share / drawn share, at most `max_correction`, see `WeighedByTargets`. The order is
-    the same without.
+    Raises:
+        WeightError: If weights are missing, negative, not finite or all 0.
+        EmptyDatasetError: If a dataset with a weight has no items.
+        ColumnError: If a column is not indexed, or a cost is not above 0.
+        ConfigError: For other invalid arguments.
 
-    `temperature` t makes each weight weight ** t: 1 keeps the weights, 0 makes them
-    equal. `min_share` and `max_share` (for all, or one each) then bound the shares of
-    the datasets with a weight.
-
-    Endless blends nest: with the same scheme, the parts of an inner blend are weighed
-    by the product of their shares, slot by slot when they are schedules; temperature
-    and limits are those of each level. Equal datasets are merged into one with the
-    summed weight, which is logged; the same folder with other settings gets an order of
-    its own.
-
-    Raises `WeightError` for weights that are missing, negative, not finite or all zero;
-    `EmptyDatasetError` for a dataset with a weight and no items; `ColumnError` for a
-    column that is not indexed and for costs that are not above 0; `ConfigError` for the
-    rest.
-
-    >>> from energize import ListSource
-    >>> blend = BlendDataset((ListSource("a"), 3), (ListSource("b"), 1))
-    >>> blend.shares()
-    [0.75, 0.25]
-    >>> blend.at(range(1000)).count("a")
-    750
-    >>> sorted(
-    ...     BlendDataset(
-    ...         (ListSource("ab"), 3), (ListSource("c"), 1), stop="all_exhausted"
-    ...     )
-    ... )
-    ['a', 'b', 'c']
+    Example:
+        >>> from energize import ListSource
+        >>> blend = BlendDataset((ListSource("a"), 3), (ListSource("b"), 1))
+        >>> blend.shares()
+        [0.75, 0.25]
+        >>> blend.at(range(1000)).count("a")
+        750
+        >>> epoch = BlendDataset(
+        ...     (ListSource("ab"), 3), (ListSource("c"), 1), stop="all_exhausted"
+        ... )
+        >>> sorted(epoch)
+        ['a', 'b', 'c']
     """
 
     order_name = "BlendDataset"
@@ -208,15 +207,17 @@ class BlendDataset(MixDataset[T_co]):
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """The name of each of `inputs`: as it was given, else by the sources that it
-        reads, see `source_labels`.
+        """The name of each input.
+
+        Names of a mapping or a metadataset; for other inputs the sources that they
+        read, see `source_labels`.
         """
         pairs = zip(self.given_names, input_labels(self), strict=True)
         return tuple(numbered(name or ", ".join(labels) for name, labels in pairs))
 
     @cached_property
     def unnamed(self) -> tuple[str, ...]:
-        """The `names` that there would be if no entry of a metadataset had one."""
+        """The `names` without the names that a metadataset sets."""
         unnamed = []
         for dataset, name in zip(self.inputs, self.names, strict=True):
             labels = [source.unnamed_label for source in dataset.sources]
@@ -224,13 +225,21 @@ class BlendDataset(MixDataset[T_co]):
         return tuple(unnamed)
 
     def by_name(self, values: Sequence[T]) -> dict[str, T]:
-        """Shares, or what was `taken`, by the `names` of the datasets: for a log.
+        """Return values of the inputs by their names, for logs.
 
-        >>> from energize import ListSource
-        >>> web, code = ListSource("a", name="web"), ListSource("b", name="code")
-        >>> blend = BlendDataset((web, 3), (code, 1))
-        >>> blend.by_name(blend.shares()), blend.by_name(blend.taken(8))
-        ({'web': 0.75, 'code': 0.25}, {'web': 6, 'code': 2})
+        Args:
+            values: A value for each input, such as `shares()` or `taken(n)`.
+
+        Returns:
+            The values by name, in the order of `inputs`.
+
+        Example:
+            >>> from energize import ListSource
+            >>> web = ListSource("a", name="web")
+            >>> code = ListSource("b", name="code")
+            >>> blend = BlendDataset((web, 3), (code, 1))
+            >>> blend.by_name(blend.shares()), blend.by_name(blend.taken(8))
+            ({'web': 0.75, 'code': 0.25}, {'web': 6, 'code': 2})
         """
         return dict(zip(self.names, values, strict=True))
 
@@ -301,8 +310,9 @@ class BlendDataset(MixDataset[T_co]):
         return None
 
     def settings(self) -> dict[str, Any]:
-        """Return the parameters as JSON, and digests of what samples cost, as measuring
-        them anew changes the order.
+        """Return the parameters as JSON.
+
+        Includes digests of the costs of samples, as new costs change the order.
         """
         settings = super().settings()
         if self.unit is None:
@@ -314,7 +324,7 @@ class BlendDataset(MixDataset[T_co]):
     def settled(
         self, saved: dict[str, Any], now: dict[str, Any], n: int
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Weights may be others from slots on that come after the first `n` items."""
+        """Remove changes of weights at slots after the first `n` items."""
         scheme = self._scheme
         if not self.is_endless or not isinstance(scheme, WeightedScheme):
             return saved, now
@@ -372,17 +382,24 @@ class BlendDataset(MixDataset[T_co]):
             raise EmptyDatasetError("none of the datasets has items")
 
     def spent(self, n: int) -> list[float]:
-        """Return what the first `n` items cost that each of `inputs` gives, in the
-        unit.
+        """Return the cost of the first `n` items of the blend, by input.
 
-        Raises `NotIndexedError` where that is known only when they have been read.
+        Args:
+            n: Number of items.
 
-        >>> from energize import ListSource
-        >>> short = ListSource(["a", "b"], columns={"tokens": [10, 10]})
-        >>> long = ListSource(["c", "d"], columns={"tokens": [40, 40]})
-        >>> blend = BlendDataset((short, 1), (long, 1), unit="tokens")
-        >>> blend.taken(1000), blend.spent(1000)
-        ([800, 200], [8000.0, 8000.0])
+        Returns:
+            A cost for each of `inputs`, in the unit of the blend.
+
+        Raises:
+            NotIndexedError: If costs are unknown until items are read.
+
+        Example:
+            >>> from energize import ListSource
+            >>> short = ListSource(["a", "b"], columns={"tokens": [10, 10]})
+            >>> long = ListSource(["c", "d"], columns={"tokens": [40, 40]})
+            >>> blend = BlendDataset((short, 1), (long, 1), unit="tokens")
+            >>> blend.taken(1000), blend.spent(1000)
+            ([800, 200], [8000.0, 8000.0])
         """
         scheme = self._scheme
         if isinstance(scheme, CostScheme):
@@ -393,19 +410,31 @@ class BlendDataset(MixDataset[T_co]):
         return [float(count) for count in counts]
 
     def shares(self, slot: int = 0) -> list[float]:
-        """Return the asked share of each of `inputs` at a slot, in the unit: its weight
-        divided by the sum.
+        """Return the requested share of each input at a slot.
+
+        Args:
+            slot: Slot of the blend; only relevant if weights change.
+
+        Returns:
+            Weights divided by their sum, in the order of `inputs`, in the unit of the
+            blend.
         """
         if isinstance(self._scheme, WeightedScheme):
             return self._scheme.shares(slot)
         return cast("list[float]", shares_at(self.weights, [slot])[0].tolist())
 
     def due(self, items: int | None) -> FloatArray | None:
-        """Return how many of the first items the weights ask for of each of `inputs`.
+        """Return the requested number of items of each input among the first items.
 
-        If shares in cost change, it is what these items cost. In a blend that ends,
-        slots and schedules begin again in each epoch. What stop rules do to the shares
-        is not included: it is a difference between asked and delivered.
+        Stop rules are not included: their effect is a difference between requested and
+        delivered shares.
+
+        Args:
+            items: Number of items. None for the shares.
+
+        Returns:
+            Items of each input, float64, shape (num_inputs,); costs if the unit is a
+            cost and shares change. None if unknown.
         """
         named = isinstance(self.scheme, str)
         eras = cast("Any", self._scheme).eras if named else [Era(0, self.weights)]
@@ -420,9 +449,7 @@ class BlendDataset(MixDataset[T_co]):
         return due + epochs * integrated_shares(eras, self.size) if epochs else due
 
     def _due_in_cost(self, eras: Sequence[Era], items: int | None) -> FloatArray | None:
-        """Return the same in cost; None while weights change gradually, as a slot does
-        not determine its cost.
-        """
+        """Return requested costs; None while weights change gradually."""
         shares = [_constant_shares(era) for era in eras]
         if any(row is None for row in shares):
             return None
@@ -434,7 +461,7 @@ class BlendDataset(MixDataset[T_co]):
         return np.asarray(costs @ np.array(shares, dtype=np.float64))
 
     def _costs_of(self, eras: Sequence[Era], items: int) -> FloatArray:
-        """Return the cost that the first `items` items spend in each era."""
+        """Return the cost of the first `items` items in each era."""
         ends = [*(era.start for era in eras[1:]), items]
         spent = [sum(self.spent(min(end, items))) for end in ends]
         return np.diff(spent, prepend=0.0)
@@ -444,24 +471,31 @@ class BlendDataset(MixDataset[T_co]):
         slot: int,
         weights: Sequence[Weight] | Mapping[str, Weight] | WeightScheduler,
     ) -> Self:
-        """Return the same blend with other weights from a slot on: all items before it
-        stay as they are.
+        """Return the same blend with other weights from a slot on.
 
-        Weights are those of `inputs` in their order, or by their `names`; steps of
-        schedules count from the start of the blend. A state that was saved before the
-        slot goes on in the changed blend. In the epochs of a blend that ends, weights
-        change at the same slot of each.
+        Items before the slot stay the same, and a state that was saved before the slot
+        can be loaded into the new blend. If the blend ends, weights change at the same
+        slot of each epoch.
 
-        Raises `ConfigError` for a slot that an earlier change lies after, and for a
-        blend whose `scheme` is an object; `WeightError` for weights.
+        Args:
+            slot: The first slot with the new weights.
+            weights: Weights in the order of `inputs`, or by `names`. Steps of schedules
+                count from the start of the blend.
 
-        >>> from energize import BlendDataset, ListSource
-        >>> blend = BlendDataset(
-        ...     {"a": ListSource("a"), "b": ListSource("b")}, weights={"a": 1, "b": 1}
-        ... )
-        >>> changed = blend.with_weights_from(100, {"a": 9, "b": 1})
-        >>> changed.at(range(100)) == blend.at(range(100)), changed.taken(200)
-        (True, [140, 60])
+        Raises:
+            ConfigError: If an earlier change is at a later slot, or `scheme` is an
+                object.
+            WeightError: For invalid weights.
+
+        Example:
+            >>> from energize import BlendDataset, ListSource
+            >>> blend = BlendDataset(
+            ...     {"a": ListSource("a"), "b": ListSource("b")},
+            ...     weights={"a": 1, "b": 1},
+            ... )
+            >>> changed = blend.with_weights_from(100, {"a": 9, "b": 1})
+            >>> changed.at(range(100)) == blend.at(range(100)), changed.taken(200)
+            (True, [140, 60])
         """
         if not isinstance(self._scheme, WeightedScheme):
             raise ConfigError(
@@ -477,13 +511,21 @@ class BlendDataset(MixDataset[T_co]):
         return other
 
     def corrections(self, slot: int = 0) -> list[float]:
-        """By how much items of each of `inputs` count at a slot; 1 without target
-        weights.
+        """Return the loss weight of the items of each input at a slot.
 
-        >>> from energize import BlendDataset, ListSource
-        >>> web, code = ListSource(["a"], name="web"), ListSource(["b"], name="code")
-        >>> BlendDataset((web, 3), (code, 1), target_weights=[1, 1]).corrections()
-        [0.6666666666666666, 2.0]
+        Args:
+            slot: Slot of the blend; only relevant if weights change.
+
+        Returns:
+            target share / drawn share of each input, at most `max_correction`; 1.0
+            without target weights.
+
+        Example:
+            >>> from energize import BlendDataset, ListSource
+            >>> web = ListSource(["a"], name="web")
+            >>> code = ListSource(["b"], name="code")
+            >>> BlendDataset((web, 3), (code, 1), target_weights=[1, 1]).corrections()
+            [0.6666666666666666, 2.0]
         """
         if self.targets is None:
             return [1.0] * len(self.inputs)
@@ -495,8 +537,9 @@ class BlendDataset(MixDataset[T_co]):
         return factors
 
     def _check_targets(self) -> None:
-        """Raise `ConfigError` where the shares at a slot are not known; log what
-        targets do: with them, the effective sample size is what part of the samples.
+        """Check that shares are known at every slot, and log the effect of targets.
+
+        The effective sample size is (sum of loss weights)**2 / (sum of their squares).
         """
         ends = self.stop == "all_exhausted" or any(self.max_epochs) or not self.sized
         if ends or isinstance(self.unit, ItemCost):
@@ -521,10 +564,10 @@ class BlendDataset(MixDataset[T_co]):
         _log.info(text, type(self).__name__, ", ".join(shown), size)
 
     def make(self, items: list[Any], request: Request) -> list[T_co | Failed]:
-        """With target weights, items count by the factor target share / drawn share at
-        their slot, at most `max_correction`: the weights of importance sampling (Kahn
-        and Marshall, 1953), cut off as by Ionides (Truncated importance sampling,
-        2008).
+        """Weigh items by target share / drawn share at their slot.
+
+        These are the weights of importance sampling (Kahn and Marshall, 1953),
+        truncated at `max_correction` (Ionides, 2008).
         """
         positions = request.positions
         slots = positions if self.size == INFINITE else positions % self.size
@@ -583,7 +626,7 @@ class BlendDataset(MixDataset[T_co]):
 
 
 class _OrderWhenRead:
-    """The scheme of a blend whose order is known when items have been read."""
+    """The scheme of a blend whose order is unknown until items are read."""
 
     def __init__(self, blend: BlendDataset[Any]) -> None:
         self._blend = blend
@@ -615,8 +658,10 @@ def _flattened(
     options: dict[str, Any],
     unit: Unit | None,
 ) -> list[MixEntry]:
-    """Return entries in which blends of the same scheme and unit are replaced by their
-    inputs. Weights multiply, and so do target weights, by default the weights.
+    """Return entries in which nested blends are replaced by their inputs.
+
+    Only blends with the same scheme and unit are replaced. Weights are multiplied, and
+    so are target weights, which default to the weights.
     """
     flat: list[MixEntry] = []
     for entry in entries:
@@ -641,8 +686,9 @@ def _flattened(
 def _is_open(
     dataset: Any, scheme: str, options: dict[str, Any], unit: Unit | None
 ) -> bool:
-    """Return whether a dataset is an endless blend that an outer blend can replace by
-    its inputs. With schemes without weights, that would change its meaning.
+    """Return whether an outer blend can replace a dataset by its inputs.
+
+    True for endless blends. With schemes without weights, shares would change.
     """
     return (
         type(dataset) is BlendDataset

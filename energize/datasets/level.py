@@ -1,4 +1,8 @@
-"""Batches that cost about the same, whose ranks wait for nobody."""
+"""Distribute samples so that the batches of all ranks cost about the same.
+
+`LevelDataset` levels whole global batches by costs in the index; `LevelBufferDataset`
+levels streams within a buffer, by costs of items.
+"""
 
 from __future__ import annotations
 
@@ -31,35 +35,42 @@ from energize.order.cost import levelled
 T_co = TypeVar("T_co", covariant=True)
 
 _KEPT = 8
-"""Global batches whose order is kept: micro batches of one are mostly read one after
-another."""
+"""Cached orders of global batches; micro batches of one are mostly read in a row."""
 
 _MOST = 2**24
-"""Samples of a global batch."""
+"""The maximum number of samples of a global batch."""
 
 
 class LevelBufferDataset(RoundsDataset[T_co]):
-    """The items of each `size` in a row in another order, so that every `batch_size` of
-    them in a row cost about the same: for streams, of packs for example.
+    """Reorder a stream so that consecutive batches cost about the same.
 
-    `cost` is a function of an item, or the name of its field that says it, see
-    `ItemCost`. A `BatchDataset` of `batch_size` on top then has batches that cost about
-    `batch_size` times the mean of the `size` items that they were chosen among. In a
-    loader each lane levels its own part of the input, so the batches that ranks have in
-    one step differ as such means do: the less, the larger `size` is. What has random
-    access is better levelled by `LevelDataset`, in whole global batches.
+    Within each block of `size` items, items are reordered so that every `batch_size`
+    consecutive items cost about `batch_size` times the mean of the block. Put a
+    `BatchDataset` with the same `batch_size` on top. In a loader, each lane levels its
+    own part of the input, so batches of different ranks differ as the means of their
+    blocks: less for larger blocks. For a dataset with random access, use
+        `LevelDataset`.
 
-    A state holds where the buffer began and how many of its items were given; they are
-    read again. At the end of a pass what fills no batch stays last. An item is left out
-    for which `cost` raises `SkipSample`.
+    The state has a constant size; on resume, the block is read again. Items that fill
+    no batch at the end of a pass stay last. If `cost` raises `SkipSample`, the item is
+    left out.
 
-    Raises `ConfigError` for sizes below 1 and a `size` that is not a whole number of
-    batches; reading raises `EncoderError`, with the key of the sample, for a cost that
-    is not above 0 and finite.
+    Args:
+        dataset: The dataset to read, for example of packs.
+        size: Items of a block; a multiple of `batch_size`.
+        batch_size: Items of a batch.
+        cost: The name of a field, a function of an item, or an `ItemCost`.
+        worker_config: Seeds the order by its `seed_offset`; passed to `get_loader`.
 
-    >>> from energize import ListSource
-    >>> list(LevelBufferDataset(ListSource(["aaaaaa", "bbbbb", "c", "dd"]), 4, 2, len))
-    ['aaaaaa', 'c', 'bbbbb', 'dd']
+    Raises:
+        ConfigError: If a size is below 1, or `size` is not a multiple of `batch_size`.
+        EncoderError: While reading, if a cost is not finite and above 0.
+
+    Example:
+        >>> from energize import ListSource
+        >>> texts = ListSource(["aaaaaa", "bbbbb", "c", "dd"])
+        >>> list(LevelBufferDataset(texts, 4, 2, len))
+        ['aaaaaa', 'c', 'bbbbb', 'dd']
     """
 
     order_name = "LevelBufferDataset"
@@ -130,40 +141,42 @@ def _key_of(item: Any, _: int) -> str:
 
 
 class LevelDataset(IndexedDataset[T_co]):
-    """The same items in another order: of each `global_batch_size` in a row, so that
-    every `batch_size` in a row cost about the same.
+    """Reorder each global batch so that its micro batches cost about the same.
 
-    Batched by `batch_size`, the ranks' micro batches of one global batch are then of
-    level cost, and no rank waits for the one that drew the large images or the long
-    texts. Which samples a global batch holds does not change, nor what functions below
-    make of them, so training is the same but for rounding. What is delivered depends on
-    no rank or worker. See `BatchDataset`, whose `level` puts this below it.
+    No rank then waits for the rank with the largest images or the longest texts. The
+    samples of a global batch stay the same, and so do the results of the functions
+    below, so training is equal up to rounding. The order does not depend on ranks or
+    workers. `BatchDataset(level=...)` adds this node.
 
-    `cost` is the name of a column of the sources, such as "tokens", or a function of
-    columns, see `ColumnCost`: `lambda width, height: width * height / 196`, or
-    `attention_cost`. A parameter with a default is a column that a source may lack.
-    Nothing is read. Each sample, the dearest first, goes to the cheapest micro batch
-    that has room. A micro batch costs at least what its dearest sample does, so one
-    that alone is dearer than the others together stays so.
+    Samples are assigned in descending order of cost, each to the cheapest micro batch
+    with room (the LPT rule). A sample that costs more than all others together still
+    dominates its micro batch. A short global batch at the end of an epoch is levelled,
+    too; its samples that fill no micro batch stay last.
 
-    A global batch that an epoch's end makes short is levelled as it is. The samples
-    that then fill no micro batch stay the last ones, whatever they cost: they are those
-    of the plain order.
+    `cost` can be changed when a run resumes between two global batches. Within a global
+    batch, neither `cost` nor the columns may change, as samples would be repeated.
 
-    After a state that was saved between two global batches `cost` may be another one;
-    inside of one it may not, nor may the columns be measured anew, as samples would
-    come twice.
+    Args:
+        dataset: The dataset to read; only its index is used.
+        batch_size: Samples of a micro batch.
+        global_batch_size: Samples of a global batch; a multiple of `batch_size`.
+        cost: The name of a column of the sources, such as "tokens", or a function of
+            columns, such as `lambda width, height: width * height / 196` or
+            `attention_cost`. A parameter with a default is an optional column.
+        worker_config: Seeds the order by its `seed_offset`; passed to `get_loader`.
 
-    Raises `ConfigError` for sizes that do not divide, `ColumnError` for columns that a
-    source does not have, and `NotIndexedError` for a stream, which `LevelBufferDataset`
-    levels.
+    Raises:
+        ConfigError: If the sizes do not divide.
+        ColumnError: If a source lacks a column.
+        NotIndexedError: If the dataset is a stream.
 
-    >>> from energize import ListSource
-    >>> texts = ListSource(
-    ...     ["aaaaaa", "bbbbb", "c", "dd"], columns={"tokens": [6, 5, 1, 2]}
-    ... )
-    >>> list(LevelDataset(texts, 2, global_batch_size=4, cost="tokens"))
-    ['aaaaaa', 'c', 'bbbbb', 'dd']
+    Example:
+        >>> from energize import ListSource
+        >>> texts = ListSource(
+        ...     ["aaaaaa", "bbbbb", "c", "dd"], columns={"tokens": [6, 5, 1, 2]}
+        ... )
+        >>> list(LevelDataset(texts, 2, global_batch_size=4, cost="tokens"))
+        ['aaaaaa', 'c', 'bbbbb', 'dd']
     """
 
     order_name = "LevelDataset"
@@ -221,9 +234,7 @@ class LevelDataset(IndexedDataset[T_co]):
 
     @cached_property
     def _order(self) -> Callable[[int], Int64Array]:
-        """The places of a global batch's items, by its first position, in the order of
-        delivery.
-        """
+        """Return the input positions of a global batch in the order of delivery."""
         return lru_cache(_KEPT)(self._levelled)
 
     def _levelled(self, start: int) -> Int64Array:
@@ -237,12 +248,12 @@ class LevelDataset(IndexedDataset[T_co]):
         return start + min(self.global_batch_size, self.size - start % self.size)
 
     def _begun(self, n: int) -> int:
-        """Return the beginning of the global batch of item `n`."""
+        """Return the start of the global batch of item `n`."""
         inside = n if self.size == INFINITE else n % max(self.size, 1)
         return n - inside % self.global_batch_size
 
     def reached(self, n: int) -> list[int]:
-        """To the end of the global batch that is begun: what it holds is settled."""
+        """Return the end of the started global batch, whose content is fixed."""
         begun = self._begun(n)
         return [n if begun == n else self._end(begun)]
 
@@ -251,9 +262,7 @@ class LevelDataset(IndexedDataset[T_co]):
         return [Span(0, 0, begun)], begun
 
     def settings(self) -> dict[str, Any]:
-        """With the name of a function that says the cost: it decides which samples come
-        when.
-        """
+        """Return the parameters, with the name of a cost function."""
         told = super().settings()
         cost = self.cost.cost
         if not isinstance(cost, str):
@@ -263,6 +272,6 @@ class LevelDataset(IndexedDataset[T_co]):
     def settled(
         self, saved: dict[str, Any], now: dict[str, Any], n: int
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Another cost changes nothing after whole global batches."""
+        """Ignore another cost after whole global batches."""
         whole = self._begun(n) == n
         return ({**saved, "cost": now["cost"]} if whole else saved), now

@@ -209,7 +209,7 @@ def limited_entries(
     min_share: PerDataset,
     max_share: PerDataset,
 ) -> list[MixEntry]:
-    """Return entries whose weights follow a temperature, then floors and caps."""
+    """Return entries with weights changed by temperature, floors and caps."""
     exponent = checked_temperature(temperature)
     weights = tuple(entry.weight for entry in entries)
     bounded = min_share is not None or max_share is not None
@@ -303,7 +303,7 @@ def check_scheme_object(scheme: Any, names: Sequence[str | None]) -> None:
 
 
 def merged_entries(entries: Sequence[MixEntry], owner: str) -> list[MixEntry]:
-    """Return entries of which equal datasets are one, with the sum of their weights.
+    """Merge entries with equal datasets, and add their weights.
 
     Args:
         entries: The entries of a mix.
@@ -366,7 +366,7 @@ def numbered(names: Iterable[str]) -> list[str]:
 
 
 def with_distinct_orders(datasets: Iterable[Dataset[Any]]) -> list[Dataset[Any]]:
-    """Return datasets of which those that share a source have orders of their own."""
+    """Return datasets with different orders if they share a source."""
     seen: Counter[int] = Counter()
     distinct: list[Dataset[Any]] = []
     for dataset in datasets:

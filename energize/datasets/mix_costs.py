@@ -1,4 +1,4 @@
-"""Units of mixes: what items cost, known from the index or as they are read."""
+"""Units of mixes: costs of items from the index, or measured while reading."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from energize.errors import ConfigError, NotIndexedError
 from energize.order.cost import CostLine, Cycle, Line, OffsetLine
 
 Unit: TypeAlias = ColumnCost | ItemCost
-"""What items cost: known from the index, or once they have been read."""
+"""Costs of items, from the index or measured while reading."""
 
 UnitArgument: TypeAlias = Cost | ColumnCost | ItemCost
 """A unit as an argument. The name of a column, or a function of columns, stands for a
@@ -35,7 +35,7 @@ COST_SCHEME = "cost"
 """The scheme of a blend with another unit."""
 
 _BLOCK = 2**20
-"""Samples whose costs are computed in one call."""
+"""Samples of one call of a cost function."""
 
 
 def checked_unit(unit: UnitArgument | None, options: Mapping[str, Any]) -> Unit | None:

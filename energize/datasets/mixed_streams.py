@@ -1,4 +1,4 @@
-"""Mixes of streams whose lengths are unknown before they are read."""
+"""Mixes of streams whose lengths are unknown until they are read."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class PassLimits:
 
 
 class EpochStart(NamedTuple):
-    """What an epoch of a mix of streams begins with."""
+    """The slots, inputs and flags at the start of an epoch of a mix of streams."""
 
     slots: Slots
     inputs: Sequence[LaneReader[Any]]

@@ -35,37 +35,43 @@ SAMPLING_METHODS = ("balanced", "fixed")
 
 _WINDOW = 4096
 _NAMED = 3
-"""How many sources of a stream a message names."""
+"""Sources of a stream in a message."""
 
 _log = logging.getLogger("energize")
 
 
 class QuotaDataset(MixDataset[T_co]):
-    """Epochs to which each dataset gives the number of samples that its quota says.
+    """Build epochs that contain a set number of samples of each dataset.
 
-    Given as (dataset, `Quota`) pairs, or as one iterable of pairs; a dataset alone has
-    no quota. `epoch_size` (10_000 or "10k") is what proportions share out, by default
-    the number of all samples. `counts()` are the samples per epoch.
+    An epoch contains each sample of a dataset with n samples and count c either
+    floor(c / n) or ceil(c / n) times. All samples are read before one is repeated.
+    `counts()` returns the samples of each dataset in an epoch.
 
-    An epoch visits each sample of a dataset with n samples and the count c floor(c / n)
-    or ceil(c / n) times, passes being completed before a sample comes again.
-    `sampling_method` says which samples come once more: "balanced" takes others in
-    every epoch, each as often as the others in the long run, "fixed" the same ones.
-    With `shuffle`, every pass is in a random order of its own and the datasets' samples
-    are mixed; without, one dataset comes after the other, each in its order. The
-    datasets themselves are given unshuffled: which samples come is a matter of their
-    positions.
+    The datasets must be unshuffled: which samples are read depends on their positions.
 
-    Raises `WeightError` and `ConfigError` for quotas and sizes that cannot be used
-    together, `EmptyDatasetError` for samples asked of an empty dataset,
-    `NotIndexedError` for a stream or a dataset without end.
+    Args:
+        *streams: Pairs (dataset, `Quota`) or datasets without a quota, or one iterable
+            of them.
+        epoch_size: Samples of an epoch, such as 10_000 or "10k", which proportions
+            divide. None for the number of all samples.
+        sampling_method: Which samples are repeated. "balanced": different samples in
+            every epoch, all equally often in the long run. "fixed": the same samples.
+        shuffle: Whether every pass has a random order, and datasets are interleaved.
+            Otherwise the datasets follow one another, in stored order.
 
-    >>> from energize import ListSource
-    >>> epoch = QuotaDataset(
-    ...     (ListSource("ab"), Quota(repeat=1.5)), (ListSource("xyz"), Quota())
-    ... )
-    >>> epoch.counts(), "".join(epoch)[:2], "".join(epoch)[3:]
-    ([3, 3], 'ab', 'xyz')
+    Raises:
+        WeightError: If quotas cannot be combined.
+        ConfigError: If `epoch_size` cannot be combined with the quotas.
+        EmptyDatasetError: If a quota requires samples of an empty dataset.
+        NotIndexedError: If a dataset is a stream or never ends.
+
+    Example:
+        >>> from energize import ListSource
+        >>> epoch = QuotaDataset(
+        ...     (ListSource("ab"), Quota(repeat=1.5)), (ListSource("xyz"), Quota())
+        ... )
+        >>> epoch.counts(), "".join(epoch)[:2], "".join(epoch)[3:]
+        ([3, 3], 'ab', 'xyz')
     """
 
     order_name = "QuotaDataset"
@@ -92,7 +98,7 @@ class QuotaDataset(MixDataset[T_co]):
         shuffle: bool,
         **parameters: Any,
     ) -> None:
-        """Check and set the parameters, those of a subclass too."""
+        """Check and set the parameters, including those of a subclass."""
         with raised_as(type(self).__name__):
             checked_choice(sampling_method, "sampling_method", SAMPLING_METHODS)
             pairs = checked_streams(streams)
@@ -109,11 +115,18 @@ class QuotaDataset(MixDataset[T_co]):
             self._report(self.requested_counts)
 
     def counts(self) -> list[int]:
-        """Return the samples that each of `inputs` gives to an epoch."""
+        """Return the number of samples of each input in an epoch."""
         return [int(count) for count in self._counts]
 
     def due(self, items: int | None) -> FloatArray:
-        """Return how many of the first items the quotas ask for of each of `inputs`."""
+        """Return the requested number of items of each input among the first items.
+
+        Args:
+            items: Number of items. None for the shares.
+
+        Returns:
+            Items of each input, float64, shape (num_inputs,).
+        """
         whole = 1 if items is None else items
         return self.requested_counts.astype(np.float64) * (
             whole / max(int(self.requested_counts.sum()), 1)
@@ -121,7 +134,7 @@ class QuotaDataset(MixDataset[T_co]):
 
     @cached_property
     def requested_counts(self) -> Int64Array:
-        """The samples of each of `inputs` that the quotas ask for in an epoch."""
+        """Requested samples of each input in an epoch, int64, shape (num_inputs,)."""
         sizes = [dataset.size for dataset in self.inputs]
         return epoch_counts(
             sizes, self.quotas, self.epoch_size, label=self._stream_label
@@ -154,9 +167,7 @@ class QuotaDataset(MixDataset[T_co]):
         return MixOrder(scheme, int(self._counts.sum()), in_sequence=False)
 
     def _stream_label(self, stream: int) -> str:
-        """Return a stream in messages: its number, and the sources that it reads; of
-        many the first.
-        """
+        """Return the number of a stream and its first sources, for messages."""
         first = self.source_numbers[stream]
         end = first + len(self.inputs[stream].sources)
         names = source_labels(self.sources)[first:end]
@@ -164,9 +175,7 @@ class QuotaDataset(MixDataset[T_co]):
         return f"stream {stream} ({', '.join(names[:_NAMED])}{more})"
 
     def _report(self, counts: Int64Array) -> None:
-        """Say what nobody would expect: quotas that come to nothing, samples that are
-        left out.
-        """
+        """Warn about quotas without samples, and samples that are left out."""
         for stream, quota in enumerate(self.quotas):
             if not counts[stream] and (
                 quota.kind is None or getattr(quota, quota.kind)
@@ -181,23 +190,32 @@ class QuotaDataset(MixDataset[T_co]):
 T_batch_co = TypeVar("T_batch_co", covariant=True)
 
 _COMPOSED_NAMED = 8
-"""How many streams a message lists."""
+"""Streams in a message."""
 
 
 class ComposedSamples(QuotaDataset[T_co]):
     """The samples of `ComposedDataset`, one by one, in the order of its batches.
 
-    Raises what `QuotaDataset` and `ComposedDataset` raise.
+    Args:
+        *streams: As for `QuotaDataset`.
+        batch_size: As for `ComposedDataset`.
+        global_batch_size: As for `ComposedDataset`.
+        batching_method: As for `ComposedDataset`.
+        epoch_size: As for `QuotaDataset`.
+        sampling_method: As for `QuotaDataset`.
+        shuffle: As for `QuotaDataset`.
+        drop_last: As for `ComposedDataset`.
 
-    >>> from energize import ListSource
-    >>> samples = ComposedSamples(
-    ...     ListSource("aaaa"),
-    ...     ListSource("bbbb"),
-    ...     batch_size=2,
-    ...     batching_method="per_stream",
-    ... )
-    >>> sorted(samples[0] + samples[1]) in (["a", "a"], ["b", "b"])
-    True
+    Example:
+        >>> from energize import ListSource
+        >>> samples = ComposedSamples(
+        ...     ListSource("aaaa"),
+        ...     ListSource("bbbb"),
+        ...     batch_size=2,
+        ...     batching_method="per_stream",
+        ... )
+        >>> sorted(samples[0] + samples[1]) in (["a", "a"], ["b", "b"])
+        True
     """
 
     order_name = "ComposedSamples"
@@ -233,7 +251,7 @@ class ComposedSamples(QuotaDataset[T_co]):
 
     @cached_property
     def composition(self) -> BatchComposition:
-        """How an epoch is cut into global batches and device batches."""
+        """The division of an epoch into global batches and device batches."""
         return BatchComposition(
             self.requested_counts,
             self.batching_method,
@@ -253,8 +271,9 @@ class ComposedSamples(QuotaDataset[T_co]):
         return self.composition
 
     def settings(self) -> dict[str, Any]:
-        """Only what decides which samples come: not how a batch is divided among
-        devices.
+        """Return the parameters that decide which samples are read.
+
+        The division of a global batch among devices is not included.
         """
         settings = super().settings() | {"samples": self.size}
         if self.batching_method != "device_per_stream":
@@ -291,52 +310,62 @@ class ComposedSamples(QuotaDataset[T_co]):
 
 
 class ComposedDataset(BatchDataset[T_batch_co]):
-    """Device batches whose global batches are composed of several datasets as
-    `batching_method` says.
+    """Compose global batches of several datasets by quotas.
 
-    A global batch of `global_batch_size` samples, by default `batch_size`, is that many
-    divided by `batch_size` consecutive items, one for each rank. With `batcher`, items
-    are `batcher(samples)`; by default the list of samples. Datasets, quotas,
-    `epoch_size`, `sampling_method` and `shuffle` are those of `QuotaDataset`; where the
-    datasets are mixed, it is at random even without `shuffle`.
+    A global batch is `global_batch_size / batch_size` consecutive items, one for each
+    rank. An epoch is a whole number of global batches, so all ranks make the same
+    number of steps.
+
+    `batching_method` decides which samples share a batch:
 
     - "random": each sample is of a random stream; shares hold over some tens of
       batches.
     - "in_turn": one dataset after the other.
-    - "stratified": every global batch holds the shares. What does not go into whole
-      samples is carried on: after k batches each stream is within 1.68 samples of its
-      share. One with less than half a sample in a batch is logged, as it is in some
-      batches only.
+    - "stratified": every global batch holds the shares. After k batches, each stream is
+      within 1.68 samples of its share. Streams with less than half a sample in a batch
+      are logged, as only some batches contain them.
     - "per_stream": a global batch is of one stream.
     - "device_per_stream": a device batch is of one stream, and global batches hold the
       shares in device batches.
 
-    An epoch is a whole number of global batches, so all ranks make the same number of
-    steps. With "random", "in_turn" and "stratified" the last one takes what is left, in
-    device batches that differ by one sample at most, unless `drop_last`. Samples that
-    are left out, because they fill no batch, are logged; `counts()` are those that
-    come. With sampling_method "balanced" they are others in every epoch. Epochs and
-    global batches are the same however these are divided among devices, but those of
+    With "random", "in_turn" and "stratified", the last global batch contains the
+    remaining samples, in device batches whose sizes differ by at most one. If it has
+    fewer samples than devices, the other devices get a copy of a sample as padding,
+    which counts in no loss and not in `counts`, `consumed` and `refs`. Samples that
+    fill no batch are left out and logged; with sampling method "balanced" they differ
+    in every epoch. Epochs and global batches do not depend on `batch_size`, except for
     "device_per_stream".
 
-    Where the last global batch has r samples for more devices, device d of one that
-    would get none gets sample d mod r once more, as padding: a loader marks it, so that
-    it counts nothing. Padding is no sample: `counts`, `consumed` and `refs` leave it
-    out.
+    Args:
+        *streams: Pairs (dataset, `Quota`) or datasets without a quota, or one iterable
+            of them.
+        batch_size: Samples of a batch of one device.
+        global_batch_size: Samples of a global batch. None for `batch_size`.
+        batching_method: Which samples share a batch, see above.
+        batcher: Makes a batch of a list of samples. None returns the list.
+        epoch_size: As for `QuotaDataset`.
+        sampling_method: As for `QuotaDataset`.
+        shuffle: As for `QuotaDataset`; methods that mix datasets draw at random in any
+            case.
+        drop_last: Whether a last global batch that is not full is dropped.
 
-    Raises what `QuotaDataset` raises, and `ConfigError` for an unknown method, for
-    sizes that do not divide, and when a batch cannot hold the streams (the message has
-    the size that can).
+    Raises:
+        ConfigError: For an unknown method, sizes that do not divide, or batches that
+            are too small for the streams; and as for `QuotaDataset`.
+        WeightError: If quotas cannot be combined.
+        EmptyDatasetError: If a quota requires samples of an empty dataset.
+        NotIndexedError: If a dataset is a stream or never ends.
 
-    >>> from energize import ListSource
-    >>> batches = ComposedDataset(
-    ...     ListSource("aaaaaa"),
-    ...     ListSource("bb"),
-    ...     batch_size=4,
-    ...     batching_method="stratified",
-    ... )
-    >>> ["".join(sorted(batch)) for batch in batches]
-    ['aaab', 'aaab']
+    Example:
+        >>> from energize import ListSource
+        >>> batches = ComposedDataset(
+        ...     ListSource("aaaaaa"),
+        ...     ListSource("bb"),
+        ...     batch_size=4,
+        ...     batching_method="stratified",
+        ... )
+        >>> ["".join(sorted(batch)) for batch in batches]
+        ['aaab', 'aaab']
     """
 
     order_name = "ComposedDataset"
@@ -373,7 +402,7 @@ class ComposedDataset(BatchDataset[T_batch_co]):
         self._set_up(samples, batch_size, make, drop_last=samples.drop_last)
 
     def counts(self) -> list[int]:
-        """Return the samples that each dataset gives to an epoch."""
+        """Return the number of samples of each dataset in an epoch."""
         return self.samples.counts()
 
     @property
@@ -383,9 +412,7 @@ class ComposedDataset(BatchDataset[T_batch_co]):
 
     @property
     def samples(self) -> ComposedSamples[Any]:
-        """The samples, one by one, in the order of the batches; padding is none of
-        them.
-        """
+        """The samples in the order of the batches, without padding."""
         return cast("ComposedSamples[Any]", self.inputs[0])
 
     @cached_property
@@ -403,11 +430,18 @@ class ComposedDataset(BatchDataset[T_batch_co]):
         return routes._replace(lent=empty[routes.owner]) if empty.any() else routes
 
     def padding(self, positions: npt.ArrayLike) -> npt.NDArray[np.bool_]:
-        """Return for each of any positions whether its batch is padding."""
+        """Return whether batches are padding.
+
+        Args:
+            positions: Positions of batches, shape (n,).
+
+        Returns:
+            Whether the batch at each position is padding, bool, shape (n,).
+        """
         return padding(self, np.asarray(positions, dtype=np.int64))
 
     def taken(self, n: int) -> None:
-        """Not for others to take: batches and their samples are one order."""
+        """Return None: batches and their samples are one order."""
 
     def spans(self, n: int) -> tuple[Sequence[Span], int]:
         epoch, batch = divmod(n, self.size)

@@ -1,13 +1,10 @@
-"""Datasets that read some items of their input and make any number of items of these:
-streams.
+"""Streams that read some items of their input and make any number of items of them.
 
-One mechanism serves filters, generators, packing and whatever else reads on until it
-has something to give. A lane reads its share of the input in *rounds*: each takes some
-items and makes *steps* of them, and each step gives any number of items. The state is
-where the round began in the input, after how many items, how many of its steps are
-done, and how many items the next one has given. So it is small, whatever is buffered;
-resuming reads the round's items again, skips the steps that are done without doing
-them, and goes on in the middle of the next.
+Filters, generators and packers share this mechanism. A lane reads its share of the
+input in *rounds*: a round takes some items and makes *steps*, and a step yields any
+number of items. The state has a constant size: the position of the input at the start
+of the round, the steps that are done, and the items that the current step has yielded.
+A resumed round reads its items again, skips the steps that are done, and continues.
 """
 
 from __future__ import annotations
@@ -43,14 +40,17 @@ Made = TypeVar("Made")
 
 Origins = tuple[Origin, ...]
 Step = Callable[[], Iterator[tuple[T, Origins]]]
-"""Makes items, each with what it is made of."""
+"""Makes items, each with its origin."""
 
 
 class Taken(NamedTuple):
-    """An item of the input, what it is made of, and a number that no other item of a
-    run has.
+    """An item of the input of a round.
 
-    `passed` is what comes of the item if it is passed on: the same, or `Padded`.
+    Attributes:
+        item: The item.
+        origin: The positions that the item is made of.
+        number: A number that is unique in the run.
+        passed: The item to pass on unchanged: `item`, or a `Padded` item.
     """
 
     item: Any
@@ -60,9 +60,9 @@ class Taken(NamedTuple):
 
 
 class FoundDataset(Dataset[T_co]):
-    """A dataset whose items are found by reading its input: a stream.
+    """A stream: a dataset whose number of items is unknown until its input is read.
 
-    It has no length and no random access, but that of an input which never ends.
+    It has no random access, and a length only if its input never ends.
     """
 
     order_name = "FoundDataset"
@@ -84,9 +84,7 @@ class FoundDataset(Dataset[T_co]):
         raise tree.length_unknown(self)
 
     def taken(self, n: int) -> None:
-        """Not known before it is read, whatever a class beside this one says of indexed
-        inputs.
-        """
+        """Return None: counts are unknown before the input is read."""
 
 
 class RoundsDataset(FoundDataset[T_co]):
@@ -98,10 +96,15 @@ class RoundsDataset(FoundDataset[T_co]):
     def round(
         self, items: Iterator[Taken], reading: ReadContext
     ) -> Iterator[Step[T_co]]:
-        """Return the steps of a round, which takes what it needs of the rest of the
-        lane's pass.
+        """Return the steps of a round.
 
-        A pure function of what it takes: a resumed round has to make the same steps.
+        A pure function of the items that it takes: a resumed round must make the same
+        steps.
+
+        Args:
+            items: The rest of the lane's pass over the input, of which the round takes
+                the items that it needs.
+            reading: The context of the read.
         """
 
     def open_pass(self, opening: Opening) -> LaneStream[T_co]:
@@ -109,25 +112,29 @@ class RoundsDataset(FoundDataset[T_co]):
 
 
 def origins_of(members: Iterable[Any]) -> Origins:
-    """Return what several items are made of."""
+    """Return the joined origins of several items."""
     return tuple(origin for each in members for origin in each.origin)
 
 
 def alone(taken: Taken) -> Iterator[tuple[Any, Origins]]:
-    """Yield one item as it is, the only one of its step."""
+    """Yield one item unchanged, as the only item of its step."""
     yield taken.passed, taken.origin
 
 
 def keyed_by(dataset: Dataset[Any], kind: str, *origins: Origin) -> int:
-    """Return a 64-bit word for random draws about what is made of these: the same in
-    any lane.
+    """Return a 64-bit key for random draws, which is the same in any lane.
+
+    Args:
+        dataset: The dataset that draws.
+        kind: The purpose of the draw.
+        *origins: The positions that the item is made of.
     """
     numbers = (number for origin in origins for number in origin)
     return derive(kind, dataset.key, *numbers) % 2**64
 
 
 def nothing_made(dataset: Dataset[Any], items: int) -> EmptyDatasetError:
-    """Return what to raise if so many items in a row brought nothing."""
+    """Return the error for a number of items in a row without a result."""
     return EmptyDatasetError(
         f"{label_of(dataset)}: nothing was made of {items} items in a row. Check what "
         f"its functions leave out ({functions_of(dataset)})"
@@ -135,9 +142,7 @@ def nothing_made(dataset: Dataset[Any], items: int) -> EmptyDatasetError:
 
 
 class RoundStream(LaneStream[T]):
-    """What a dataset makes in rounds of a lane's share of its input, in one pass over
-    it.
-    """
+    """Reads the rounds of one pass over a lane's share of the input."""
 
     def __init__(self, dataset: RoundsDataset[T], opening: Opening) -> None:
         self._dataset = dataset
@@ -166,9 +171,7 @@ class RoundStream(LaneStream[T]):
             self._given = 0
 
     def _next_step(self) -> Iterator[tuple[T, Origins]]:
-        """Return the items of the next step that are still to be given; `StopIteration`
-        at the end of the pass.
-        """
+        """Return the remaining items of the next step, or raise `StopIteration`."""
         while True:
             if self._steps is None:
                 self._read = 0
@@ -181,9 +184,7 @@ class RoundStream(LaneStream[T]):
             self._end_round()
 
     def _after(self, made: Iterator[Made], count: int) -> Iterator[Made]:
-        """Return what comes after the first `count`, which were made before a
-        resume.
-        """
+        """Return an iterator after the first `count` results."""
         if not count:
             return made
         if (

@@ -1,4 +1,4 @@
-"""The stages of a training run: their plan, and what they read by it."""
+"""The plan of the stages of a training run, its faults, and its reports."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ E = TypeVar("E")
 _log = logging.getLogger("energize")
 
 _MOST_ITEMS = 2**62
-"""Positions below it fit in int64 with all that is computed from them."""
+"""Bound of positions, so that sums and products fit in int64."""
 
 _LEAST = {"start_step": 0, "end_step": 1, "seq_len": 1, "seed": 0, "items_per_step": 1}
-"""The whole numbers of a stage, and the least of each."""
+"""The integer fields of a stage, and their minimum."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,15 +47,28 @@ class WrittenSettings:
 
 @dataclass(frozen=True, slots=True)
 class Stage(WrittenSettings, Generic[D]):
-    """What is trained on in the steps [start_step, end_step), counted from 0.
+    """A stage of training: a dataset, read in the steps [start_step, end_step).
 
-    `end_step`: None for the start of the next stage, or the end of training. `dataset`:
-    a dataset, or whatever one will be made from. `seq_len`: tokens per sequence, and
-    `batch`: settings of any kind; both for the trainer, and for who builds the dataset.
-    `batch["global_batch_size"]` (sequences per step) is known to reports. `seed`: names
-    the order of this stage's sources; None leaves them as they are. `items_per_step`:
-    items of the dataset that one optimizer step takes, over all ranks: micro batches,
-    when the dataset gives those.
+    Steps are counted from 0.
+
+    Args:
+        name: The name of the stage, for logs and states.
+        start_step: The first step.
+        end_step: The step after the last one. None for the start of the next stage, or
+            the end of training.
+        dataset: A dataset, or an object from which a dataset is built.
+        seq_len: Tokens of a sequence, for the trainer. None if unknown.
+        seed: Seeds the order of the stage's sources. None keeps their order.
+        items_per_step: Items of the dataset that one optimizer step takes, over all
+            ranks; micro batches if the dataset contains batches.
+        batch: Settings for the trainer. Reports use `global_batch_size` (sequences of a
+            step).
+        location: Where the stage is written, as `file:line (path)`, for messages.
+
+    Example:
+        >>> from energize import ListSource
+        >>> Stage("web", 0, 100, dataset=ListSource("ab")).steps
+        100
     """
 
     name: str
@@ -77,7 +90,7 @@ class Stage(WrittenSettings, Generic[D]):
 
     @property
     def steps(self) -> int | None:
-        """How many steps are trained; None for a last stage without end."""
+        """Number of steps; None for a last stage without end."""
         return None if self.end_step is None else self.end_step - self.start_step
 
     def describe(self) -> dict[str, Any]:
@@ -94,25 +107,29 @@ def stage_label(stage: Stage[Any]) -> str:
 
 @dataclass(init=False)
 class StagePlan(Generic[D]):
-    """Stages that follow one another from step 0 to the end of training, checked as a
-    whole.
+    """Stages that cover a training run from step 0 to its end without gaps.
 
-    They may be given in any order, and are sorted by their start. Each trains exactly
-    `end_step - start_step` steps. Steps before the first one belong to `default`,
-    whatever its start and end are; without stages it is the only one. Training ends
-    after `total_steps`, or at the end of the last stage, or never; a last stage that
-    would go on after `total_steps` is cut there.
+    Stages can be listed in any order; they are sorted by their start. A last stage that
+    ends after `total_steps` is cut there, with a warning.
 
-    Raises `ConfigError` naming the stages and every fault: names that are missing or
-    taken, numbers out of range, two stages with one start, gaps, overlaps, steps at the
-    end that no stage covers, stages that would never run, and a `default` with nothing
-    to fill.
+    Args:
+        stages: The stages.
+        total_steps: The number of steps of training. None for the end of the last
+            stage.
+        default: The stage of all steps before the first stage; its start and end are
+            ignored. None if the first stage starts at step 0.
 
-    >>> plan = StagePlan(
-    ...     [Stage("web", 0, dataset="a"), Stage("maths", 100, dataset="b")], 150
-    ... )
-    >>> plan.at(99).name, plan.at(100).name, [stage.steps for stage in plan.stages]
-    ('web', 'maths', [100, 50])
+    Raises:
+        ConfigError: For missing or repeated names, numbers out of range, gaps,
+            overlaps, uncovered steps, and stages that are never read. The message lists
+            all faults.
+
+    Example:
+        >>> plan = StagePlan(
+        ...     [Stage("web", 0, dataset="a"), Stage("maths", 100, dataset="b")], 150
+        ... )
+        >>> plan.at(99).name, plan.at(100).name, [stage.steps for stage in plan.stages]
+        ('web', 'maths', [100, 50])
     """
 
     stages: tuple[Stage[D], ...]
@@ -143,17 +160,17 @@ class StagePlan(Generic[D]):
             )
 
     def at(self, step: int) -> Stage[D]:
-        """Return the stage that `step` belongs to; after the end of training, the last
-        one.
+        """Return the stage of a step; the last stage after the end of training.
+
+        Args:
+            step: Step of training, from 0.
         """
         starts = [stage.start_step for stage in self.stages]
         return self.stages[bisect_right(starts, checked_whole(step, "a step", 0)) - 1]
 
     @cached_property
     def first_items(self) -> list[int]:
-        """The first item of each stage, when items are counted through all stages from
-        0.
-        """
+        """The first item of each stage, counted through all stages from 0."""
         items = [
             (stage.steps or 0) * stage.items_per_step for stage in self.stages[:-1]
         ]
@@ -161,13 +178,13 @@ class StagePlan(Generic[D]):
 
     @property
     def total_items(self) -> int | None:
-        """Items up to the end of training; None when there is none."""
+        """Items up to the end of training; None without end."""
         steps = self.stages[-1].steps
         items_per_step = self.stages[-1].items_per_step
         return None if steps is None else self.first_items[-1] + steps * items_per_step
 
     def index_of_item(self, item: int) -> int:
-        """Return the index in `stages` of the stage that an item belongs to."""
+        """Return the index in `stages` of the stage of an item."""
         return bisect_right(self.first_items, item) - 1
 
     def step_of_item(self, item: int) -> int:
@@ -179,7 +196,7 @@ class StagePlan(Generic[D]):
         )
 
     def with_datasets(self, build: Callable[[Stage[D]], E]) -> StagePlan[E]:
-        """Return the same plan with the dataset that `build` makes of each stage."""
+        """Return the plan with `build(stage)` as the dataset of each stage."""
         built = [replace(cast("Stage[Any]", s), dataset=build(s)) for s in self.stages]
         return StagePlan(built, self.total_steps)
 
@@ -194,9 +211,9 @@ class StagePlan(Generic[D]):
 def _with_default(
     stages: Iterable[Stage[D]], default: Stage[D] | None
 ) -> tuple[list[Stage[D]], Stage[D] | None]:
-    """Return the stages in order of their steps, and the default if it is not used.
+    """Return the stages in order of their steps, and the default if it is unused.
 
-    The default is the stage of the steps before the first stage.
+    The default covers the steps before the first stage.
     """
     ordered = sorted(stages, key=lambda stage: stage.start_step)
     if default is None or (ordered and ordered[0].start_step <= 0):
@@ -267,9 +284,7 @@ def _faults_of_stage(stage: Stage[Any]) -> Iterator[str]:
 def _faults_of_order(
     stages: Sequence[Stage[Any]], total_steps: int | None, unused: Stage[Any] | None
 ) -> Iterator[str]:
-    """Yield the faults of sorted stages as a whole; `unused` is a default with nothing
-    to fill.
-    """
+    """Yield the faults of sorted stages as a whole, and of an unused default."""
     if not stages:
         yield (
             "there are no stages, and no default to train on instead; give one of them"
@@ -297,9 +312,7 @@ def _faults_of_order(
 def _faults_between(
     previous: Stage[Any] | None, stage: Stage[Any] | None, start: int
 ) -> Iterator[str]:
-    """Yield what is wrong between two stages, the second of which begins at `start`;
-    None for the beginning and the end of training.
-    """
+    """Yield the faults at the border of two stages; None for the ends of training."""
     if previous is not None and stage is not None and previous.start_step == start:
         yield (
             f"{stage_label(previous)} and {stage_label(stage)} both start at step "
@@ -339,11 +352,14 @@ _SOURCES_SHOWN = 20
 
 @dataclass(frozen=True, slots=True)
 class SourceShare:
-    """What a stage takes of one source.
+    """The planned samples of a source in a stage.
 
-    `name`: see `source_names`. `share`: of all samples of the stage, 0 to 1. `samples`:
-    how many; None when the stage does not end. `before`: how many samples of the source
-    earlier stages took. `count`: how many it has.
+    Attributes:
+        name: The name of the source, see `source_names`.
+        share: Its part of all samples of the stage, 0 to 1.
+        samples: Number of samples; None if the stage does not end.
+        before: Samples of the source in earlier stages.
+        count: All samples of the source.
     """
 
     name: str
@@ -355,18 +371,17 @@ class SourceShare:
 
 @dataclass(frozen=True, slots=True)
 class StageReport:
-    """A stage and the share of each of its sources, as planned; none for stages that
-    are streams.
-
-    `tokens`: steps * global batch size * seq_len, when all three are known. Trainers
-    write a global batch size below 1 for one that they work out themselves.
-    """
+    """A stage and the planned shares of its sources; without shares for streams."""
 
     stage: Stage[Any]
     sources: tuple[SourceShare, ...]
 
     @property
     def tokens(self) -> int | None:
+        """Tokens of the stage: steps * global batch size * seq_len; None if unknown.
+
+        Trainers set a global batch size below 1 if they compute it themselves.
+        """
         batch = self.stage.batch.get(_BATCH)
         factors: list[Any] = [self.stage.steps, batch, self.stage.seq_len]
         if all(isinstance(factor, int) and factor > 0 for factor in factors):
@@ -375,13 +390,16 @@ class StageReport:
 
 
 def source_names(sources: Sequence[Source[Any]]) -> list[str]:
-    """Return a name for each source, as `source_labels` gives them; one for those that
-    differ in their seed alone, which are one thing to people who read what changes.
+    """Return a name for each source, equal for sources that differ only in their seed.
 
-    >>> from energize import ListSource
-    >>> web, other = ListSource("ab", name="web"), ListSource("abc", name="web")
-    >>> source_names([web, other, web.reseeded(7)])
-    ['web #1', 'web #2', 'web #1']
+    Args:
+        sources: The sources, named by `source_labels`.
+
+    Example:
+        >>> from energize import ListSource
+        >>> web, other = ListSource("ab", name="web"), ListSource("abc", name="web")
+        >>> source_names([web, other, web.reseeded(7)])
+        ['web #1', 'web #2', 'web #1']
     """
     keys = [digest(source.reseeded(0).describe()) for source in sources]
     distinct = dict(zip(keys, sources, strict=True))
@@ -440,7 +458,7 @@ def _settings(stage: Stage[Any]) -> dict[str, str]:
 
 
 def changes(old: StageReport, new: StageReport) -> list[str]:
-    """Return what is different in `new`: shares of sources, and settings."""
+    """Return the differences of two stages: shares of sources, and settings."""
     lines = []
     for told, none in (
         (_shares, "0.000"),

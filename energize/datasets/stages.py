@@ -1,4 +1,4 @@
-"""One dataset after another, by the steps of a training run."""
+"""Read one dataset after another, by the steps of a training run."""
 
 from __future__ import annotations
 
@@ -62,16 +62,14 @@ _NAME = "stage_name"
 
 
 class _StageLog:
-    """What the first lane logs: with its first item the plan and where it starts in it,
-    and then every transition, when the first item of the new stage is read.
-    """
+    """Log of the first lane: the plan at the first item, then every transition."""
 
     def __init__(self, dataset: StagedDataset[Any]) -> None:
         self._dataset = dataset
         self._stage = -1
 
     def note(self, position: int) -> None:
-        """Log what is new with the item at `position`."""
+        """Log changes at the item at `position`."""
         plan = self._dataset.plan
         stage = plan.index_of_item(position)
         if stage == self._stage or not _log.isEnabledFor(logging.INFO):
@@ -97,40 +95,43 @@ class _StageLog:
 
 
 class StagedDataset(MixDataset[T_co]):
-    """The items of the stages of a plan: those of a step come from the stage it belongs
-    to.
+    """Read the datasets of a plan one after another, by training steps.
 
-    A step takes `items_per_step` items, counted over all ranks. The epoch is the whole
-    plan; where it has an end, reading on gives more of the last stage. A stage whose
-    dataset is exhausted before its steps are starts it again, in a new order.
+    A step takes `items_per_step` items, over all ranks. The plan is one epoch; reading
+    after its end continues the last stage. A dataset that is exhausted before its stage
+    ends starts again, in a new order.
 
-    With `carry_over`, a source that occurs in several stages goes on after what earlier
-    ones took of it, so that no sample comes again before its pass has ended, whatever
-    batches, maps or weights change around it; other seeds or shuffle settings name
-    another order, which starts at its beginning. Without it, each stage starts at the
-    beginning of its dataset.
+    The plan and every transition are logged (logger `energize`, INFO). A state contains
+    the stage, and is rejected if the plan before its position differs; later stages can
+    be changed, added or removed. Use this as the outermost dataset.
 
-    The plan is logged when reading begins (logger `energize`, INFO), and every
-    transition with what changes. A state names its stage, and is refused when the plan
-    up to its position is another one; stages after it may be changed, added or removed.
-    Use it as the outermost dataset.
+    Args:
+        plan: The stages, see `StagePlan`.
+        carry_over: Whether a source in several stages continues after the samples of
+            earlier stages, so that no sample is repeated within a pass, even if
+            batches, maps or weights around it differ. A source with another seed or
+            shuffle starts from its beginning. False starts every dataset from its
+            beginning.
+        worker_config: Seeds the order by its `seed_offset`; passed to `get_loader`.
 
-    `StagePlan` checks the stages. Raises, naming the stage, `ConfigError` for one that
-    reads from something else than a dataset, `EmptyDatasetError` for one without items,
-    and `NotIndexedError` when a stream should be carried over.
+    Raises:
+        ConfigError: If a stage does not read a dataset.
+        EmptyDatasetError: If a stage has no items.
+        NotIndexedError: If `carry_over` is set and a stage is a stream.
 
-    >>> from energize import ListSource
-    >>> from energize.experimental import Stage, StagePlan
-    >>> web, maths = ListSource("abcd"), ListSource("12")
-    >>> plan = StagePlan(
-    ...     [
-    ...         Stage("web", 0, 3, dataset=web),
-    ...         Stage("maths", 3, 4, dataset=maths),
-    ...         Stage("rest", 4, 7, dataset=web),
-    ...     ]
-    ... )
-    >>> "".join(StagedDataset(plan))
-    'abc1dab'
+    Example:
+        >>> from energize import ListSource
+        >>> from energize.experimental import Stage, StagePlan
+        >>> web, maths = ListSource("abcd"), ListSource("12")
+        >>> plan = StagePlan(
+        ...     [
+        ...         Stage("web", 0, 3, dataset=web),
+        ...         Stage("maths", 3, 4, dataset=maths),
+        ...         Stage("rest", 4, 7, dataset=web),
+        ...     ]
+        ... )
+        >>> "".join(StagedDataset(plan))
+        'abc1dab'
     """
 
     order_name = "StagedDataset"
@@ -204,9 +205,7 @@ class StagedDataset(MixDataset[T_co]):
 
     @cached_property
     def sources(self) -> tuple[Source[Any], ...]:
-        """Those of all stages; one that occurs in several with one seed stands there
-        once.
-        """
+        """The sources of all stages; equal sources with one seed occur once."""
         return tree.distinct_sources(self.stage_datasets)
 
     @cached_property
@@ -219,7 +218,7 @@ class StagedDataset(MixDataset[T_co]):
 
     @cached_property
     def _carried(self) -> list[tuple[IndexedDataset[Any], int]]:
-        """What is read for each stage, and from which item on."""
+        """The dataset of each stage, and its first item."""
         datasets = cast("tuple[IndexedDataset[Any], ...]", self.stage_datasets)
         if not self.carry_over:
             return [(dataset, 0) for dataset in datasets]
@@ -237,15 +236,13 @@ class StagedDataset(MixDataset[T_co]):
     def settled(
         self, saved: dict[str, Any], now: dict[str, Any], n: int
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Stages after the one of the last item may be others, and that one may end
-        elsewhere.
-        """
+        """Ignore later stages, and the end of the current one."""
         count = _last_stage(self.plan, n) + 1
         return _first_stages(saved, count), _first_stages(now, count)
 
     @cached_property
     def report(self) -> tuple[StageReport, ...]:
-        """For each stage its planned samples and shares by source; nothing is read."""
+        """The planned samples and shares of each stage, by source."""
         names = source_names(self.sources)
         reports = []
         for number, stage in enumerate(self.plan.stages):
@@ -295,9 +292,7 @@ class _Stages(NamedTuple):
 
 
 class _StagedStream(MixStream[T]):
-    """Reads a staged dataset: which stage it is in is said in the log and in the
-    state.
-    """
+    """Reads a staged dataset, with the current stage in its state."""
 
     def __init__(self, dataset: StagedDataset[T], opening: Opening) -> None:
         self._watch = tree.watcher(dataset, opening.lane)
@@ -327,26 +322,22 @@ class _StagedStream(MixStream[T]):
 
 
 def _last_stage(plan: StagePlan[Any], position: int) -> int:
-    """Return the stage that the last of `position` items came from.
+    """Return the number of the stage of the last of `position` items.
 
-    At the first item of a new stage it is still the old one: nothing of the new one was
-    read, and a plan with another stage there may go on.
+    At the first item of a new stage this is the previous stage: nothing of the new one
+    was read, so the new stage can still be replaced.
     """
     return plan.index_of_item(max(position - 1, 0))
 
 
 def _stage_fields(plan: StagePlan[Any], position: int) -> State:
-    """Return the number, from 0, and the name of the stage that the last of `position`
-    items came from.
-    """
+    """Return the number (from 0) and the name of the stage at a position."""
     index = _last_stage(plan, position)
     return {_INDEX: index, _NAME: plan.stages[index].name}
 
 
 def _check_stage(plan: StagePlan[Any], state: State) -> None:
-    """Raise `StateMismatchError` unless the stage that the state names is where its
-    position is.
-    """
+    """Raise `StateMismatchError` unless the plan has the stage of the state."""
     if isinstance(state, dict) and _NAME not in state:
         return
     position = counter_field(state, "position")
@@ -364,9 +355,7 @@ def _check_stage(plan: StagePlan[Any], state: State) -> None:
 
 
 def _first_stages(tree: dict[str, Any], count: int) -> dict[str, Any]:
-    """Return a described dataset with its first stages only, the last of which ends
-    anywhere.
-    """
+    """Return the description of the first stages, the last without its end."""
     plan = tree.get("plan")
     stages = plan.get("stages") if isinstance(plan, dict) else None
     if not isinstance(stages, list) or not all(
@@ -384,14 +373,16 @@ def _first_stages(tree: dict[str, Any], count: int) -> dict[str, Any]:
 def _carried_over(
     datasets: Sequence[IndexedDataset[Any]], items: Sequence[int]
 ) -> list[tuple[IndexedDataset[Any], int]]:
-    """For each of several datasets read one after another, `items` of each, what to
-    read instead, and from which item on, so that each of their parts goes on where
-    those before it left it.
+    """Return the continued dataset of each stage, and its first item.
 
-    A part is a source with what orders it: a shuffle, a limit, a number of repeats. It
-    is found again by its description, below whatever batches, mixes or maps it. A
-    dataset that follows one of the same description, up to here, goes on as a whole, so
-    that cutting one in two changes nothing.
+    A part is a source with the nodes that order it (shuffle, limit, repeat). Parts are
+    identified by their descriptions, below batches, mixes and maps. A dataset with the
+    same description as its predecessor continues as a whole, so dividing a stage in two
+    changes nothing.
+
+    Args:
+        datasets: The dataset of each stage.
+        items: Items that each stage reads.
     """
     read: Counter[str] = Counter()
     carried: list[tuple[IndexedDataset[Any], int]] = []
@@ -412,14 +403,12 @@ def _carried_over(
 
 
 def _up_to(dataset: Any, n: int) -> str:
-    """Return what a dataset is until weights change that only items after the first `n`
-    know.
-    """
+    """Return the identity of a dataset without changes after its first `n` items."""
     return _identity(_unchanged(dataset, n))
 
 
 def _unchanged(dataset: Any, n: int) -> Any:
-    """Return the dataset without the changes of weights after its first `n` items."""
+    """Return a dataset without the changes of weights after its first `n` items."""
     reached = dataset.reached(n) if dataset.inputs else None
     if reached is None:
         return dataset
@@ -434,7 +423,7 @@ def _unchanged(dataset: Any, n: int) -> Any:
 def _continued(
     dataset: IndexedDataset[Any], read: Mapping[str, int]
 ) -> IndexedDataset[Any]:
-    """Return the same description with each part after what was `read` of it."""
+    """Return a dataset whose parts start after the items that were read."""
     if dataset.inputs and dataset.reached(0) is not None:
         return dataset.with_inputs(
             [_continued(child, read) for child in dataset.children]

@@ -1,5 +1,7 @@
-"""What is done with each item: functions, filters, logs, weights; order stays as it
-is.
+"""Nodes that process single items: maps, filters, logs and weights.
+
+They keep the order of their input. `MapDataset` keeps the number of items, too;
+filters and generators are streams.
 """
 
 from __future__ import annotations
@@ -52,26 +54,37 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class MapDataset(PassingDataset[T_out_co]):
-    """`map_fn(item)` for each item; order and number stay as they are.
+    """Apply a function to each item.
 
-    The function may raise `SkipSample` to leave an item out and `DataError` for bad
-    bytes; a substitute from the same source comes in its place, from a stream the next
-    item. Any other exception is raised as `EncoderError` with the sample's source.
+    The order and the number of items stay the same. The function can raise
+    `SkipSample` to leave an item out, and `DataError` for damaged data; a substitute
+    from the same source replaces the item (in a stream, the next item). Other
+    exceptions are raised as `EncoderError` with the location of the sample.
 
-    A function that is written with `yield` gives any number of items of each: the
-    result is then a `FlatMapDataset`, a stream, which resumes between any two of them.
+    Random numbers are reproducible: for any number of workers, and after a resume. A
+    parameter named `rng` receives a `numpy.random.Generator` keyed by (seed, position).
+    If the function draws from the global generators of random, numpy or torch, they are
+    seeded in the same way for each call, and restored afterwards.
 
-    A function with a parameter `rng` is given a `numpy.random.Generator` keyed by
-    (seed, position). If it draws from the global generators of random, numpy or torch
-    instead, they are seeded in the same way for each call and restored afterwards.
-    Random augmentations are therefore the same for any number of workers and after a
-    resume. With `seeded=False` the function is called as it is, and nothing is checked.
-    Its first calls are made twice and compared: a function that keeps state between
-    calls raises `NotRepeatableError` (see `FailurePolicy.check_functions`).
+    The first calls are repeated and compared: a function that keeps state between calls
+    raises `NotRepeatableError` (see `FailurePolicy.check_functions`). If `map_fn` is a
+    generator function, the result is a `FlatMapDataset`.
 
-    >>> from energize import ListSource
-    >>> list(MapDataset(ListSource([1, 2, 3]), lambda x: x * x))
-    [1, 4, 9]
+    Args:
+        dataset: The dataset to read.
+        map_fn: Returns the new item.
+        seeded: Whether calls are seeded and checked. False calls the function as it is.
+        worker_config: Seeds the order by its `seed_offset`; passed to `get_loader`.
+        **ignored: Arguments of Megatron-Energon. Failure tolerances apply; others have
+            no effect, and are logged.
+
+    Raises:
+        ConfigError: If `map_fn` is not callable.
+
+    Example:
+        >>> from energize import ListSource
+        >>> list(MapDataset(ListSource([1, 2, 3]), lambda x: x * x))
+        [1, 4, 9]
     """
 
     order_name = "MapDataset"
@@ -129,16 +142,19 @@ class MapDataset(PassingDataset[T_out_co]):
 
 
 class FlatMapDataset(RoundsDataset[T_out_co], MapDataset[T_out_co]):
-    """What a generator function yields of each item: any number of items.
+    """Yield any number of items for each item, by a generator function.
 
-    How many come depends on the data, so this is a stream. In a loader each lane reads
-    its own part of the input. A run resumes after any item: the function is called
-    again for the same item, with the same random numbers, and what it has given already
-    is left out. `MapDataset` makes it of such a function.
+    The number of items depends on the data, so this is a stream: in a loader, each lane
+    reads its own part of the input. A run resumes after any item: the function is
+    called again for the same input item, with the same random numbers, and the items
+    that were delivered are skipped. `MapDataset` returns this class for a generator
+    function.
 
-    >>> from energize import ListSource
-    >>> list(MapDataset(ListSource(["ab", "", "c"]), lambda text: (yield from text)))
-    ['a', 'b', 'c']
+    Example:
+        >>> from energize import ListSource
+        >>> texts = ListSource(["ab", "", "c"])
+        >>> list(MapDataset(texts, lambda text: (yield from text)))
+        ['a', 'b', 'c']
     """
 
     order_name = "FlatMapDataset"
@@ -179,21 +195,30 @@ class FlatMapDataset(RoundsDataset[T_out_co], MapDataset[T_out_co]):
 
 
 class FilterDataset(RoundsDataset[T_co]):
-    """The items for which `filter_fn(item)` is true.
+    """Keep the items for which a function returns true.
 
-    How many come out depends on the data, so this is a stream: it has no length and no
-    random access, and neither has what is built on it. In a loader each lane filters
-    its own part of the input, so ranks and workers share the work. Where a substitute
-    may take the place of a bad sample, raising `SkipSample` in an encoder keeps the
-    dataset indexed. A condition with a parameter `rng` is given a
-    `numpy.random.Generator` keyed by what the item is made of.
+    The number of items depends on the data, so this is a stream without length and
+    random access: in a loader, each lane filters its own part of the input. To keep the
+    dataset indexed, raise `SkipSample` in an encoder instead; a substitute then
+    replaces the sample.
 
-    `EmptyDatasetError` is raised when nothing is found in some passes over the input,
-    or in a million items, instead of searching for ever.
+    Args:
+        dataset: The dataset to read.
+        filter_fn: Returns whether an item is kept. A parameter named `rng` receives a
+            `numpy.random.Generator` keyed by the item.
+        worker_config: Seeds the order by its `seed_offset`; passed to `get_loader`.
+        **ignored: Arguments of Megatron-Energon. Failure tolerances apply; others have
+            no effect, and are logged.
 
-    >>> from energize import ListSource
-    >>> list(FilterDataset(ListSource(range(6)), lambda x: x % 2 == 0))
-    [0, 2, 4]
+    Raises:
+        ConfigError: If `filter_fn` is not callable.
+        EmptyDatasetError: While reading, if no item is kept in some passes over the
+            input, or in a million items.
+
+    Example:
+        >>> from energize import ListSource
+        >>> list(FilterDataset(ListSource(range(6)), lambda x: x % 2 == 0))
+        [0, 2, 4]
     """
 
     order_name = "FilterDataset"
@@ -236,33 +261,40 @@ class FilterDataset(RoundsDataset[T_co]):
 
 
 class IterMapDataset(RoundsDataset[T_out_co]):
-    """What `iter_map_fn(items)` yields, a generator function of an iterator over items.
+    """Apply a generator function to an iterator over items.
 
-    So that a run can resume without reading all of it again, the function is called
-    anew for each `segment_length` items of a lane, and at the start of each pass: its
-    iterator ends there, and it has to yield what it still holds. A run resumes after
-    any item that it yields; the segment is read again then, and what it has given is
-    left out.
+    The function is called once for each `segment_length` items of a lane, so that a run
+    can resume without reading everything again. Its iterator ends with the segment, and
+    the function must then yield the items that it still holds. A run resumes after any
+    item: the segment is read again, and the items that were delivered are skipped.
 
-    A function that raises is given the rest of its segment in a new call, where the
-    loader goes on after errors (`get_loader(on_error="skip")`) or it raised
-    `SkipSample` or `DataError`; what it held is lost then, and reported.
+    If the function raises `SkipSample` or `DataError`, or any exception with
+    `get_loader(on_error="skip")`, it is called again for the rest of the segment; the
+    items that it held are lost, and reported.
 
-    What it yields of samples that have weights in the loss has to say its own, as only
-    the function knows which samples it made each item of: `__sample_weight__`, which
-    `derive_from` takes over, or `sample_weights` of a batch.
+    If samples have loss weights, the function must set them on its items, as
+    `__sample_weight__` (see `derive_from`) or as `sample_weights` of a batch.
 
-    `len_map_fn` says of the length of the input what `len` is, for progress bars;
-    without it there is none.
+    Args:
+        dataset: The dataset to read.
+        iter_map_fn: Yields items for an iterator over items.
+        len_map_fn: Returns the approximate length for the length of the input, for
+            progress bars. None for no length.
+        segment_length: Items that are passed to one call.
+        worker_config: Seeds the order by its `seed_offset`; passed to `get_loader`.
+        **ignored: Arguments of Megatron-Energon. Failure tolerances apply; others have
+            no effect, and are logged.
 
-    Raises `ConfigError` for a segment length below 1.
+    Raises:
+        ConfigError: If `segment_length` is below 1, or a function is not callable.
 
-    >>> from energize import ListSource
-    >>> def pairs(items):
-    ...     for item in items:
-    ...         yield item + next(items, "")
-    >>> list(IterMapDataset(ListSource("abcde"), pairs))
-    ['ab', 'cd', 'e']
+    Example:
+        >>> from energize import ListSource
+        >>> def pairs(items):
+        ...     for item in items:
+        ...         yield item + next(items, "")
+        >>> list(IterMapDataset(ListSource("abcde"), pairs))
+        ['ab', 'cd', 'e']
     """
 
     order_name = "IterMapDataset"
@@ -314,9 +346,7 @@ class IterMapDataset(RoundsDataset[T_out_co]):
     def _made(
         self, segment: Iterator[Taken], reading: ReadContext
     ) -> Iterator[tuple[T_out_co, Origins]]:
-        """Yield what the function makes of a segment, each with what was read since the
-        one before.
-        """
+        """Yield the results for a segment, each with the items read since the last."""
         for (
             first
         ) in segment:  # one call, and another one for what is left after a failure
@@ -349,7 +379,7 @@ class IterMapDataset(RoundsDataset[T_out_co]):
 
 
 def _next_for_call(items: Iterator[Taken]) -> Taken | None:
-    """Return the next item for the function that is being called; None at the end."""
+    """Return the next item for the running call; None at the end."""
     window = current_window()
     if window is None:
         return next(items, None)
@@ -361,19 +391,27 @@ _log = logging.getLogger("energize.samples")
 
 
 class LogSampleDataset(PassingDataset[T_co]):
-    """Passes items through and logs each as a line of JSON, on the logger
-    `energize.samples` (INFO).
+    """Log the keys of each item as a line of JSON.
 
-    A line has `mode` (whatever you call this loader), `position` and `keys`: what
-    `get_keys_fn(item)` returns, by default the item's `__key__` or `__keys__`. A line
-    is written by the process that reads the item, when it reads it: with prefetching
-    that is before it is delivered.
+    Lines are written to the logger `energize.samples` at INFO, with `mode`, `position`
+    and `keys`. The process that reads an item writes its line while reading; with
+    prefetching, this is before the item is delivered.
 
-    >>> from energize import ListSource
-    >>> list(
-    ...     LogSampleDataset(ListSource("ab"), "train", get_keys_fn=lambda item: [item])
-    ... )
-    ['a', 'b']
+    Args:
+        dataset: The dataset to read.
+        mode: A name for the loader in the log.
+        get_keys_fn: Returns the keys of an item. None uses `__key__` or `__keys__` of
+            the item.
+        worker_config: Seeds the order by its `seed_offset`; passed to `get_loader`.
+
+    Raises:
+        ConfigError: If `get_keys_fn` is not callable.
+
+    Example:
+        >>> from energize import ListSource
+        >>> letters = ListSource("ab")
+        >>> list(LogSampleDataset(letters, "train", get_keys_fn=lambda item: [item]))
+        ['a', 'b']
     """
 
     order_name = "LogSampleDataset"
@@ -411,7 +449,7 @@ class LogSampleDataset(PassingDataset[T_co]):
 
 
 def default_keys(item: Any) -> Any:
-    """Return the keys that samples and batches carry."""
+    """Return the keys of a sample or a batch; None if it has none."""
     for name in ("__key__", "__keys__"):
         keys = item.get(name) if isinstance(item, dict) else getattr(item, name, None)
         if keys is not None:
@@ -420,25 +458,31 @@ def default_keys(item: Any) -> Any:
 
 
 class SampleWeightDataset(MapDataset[T]):
-    """Items that count `weight` times as much in the loss; nothing else of them
-    changes.
+    """Multiply the loss weight of items.
 
-    `weight` is a number, 0 or more, or a function of an item. It multiplies with what
-    is said below and above, in other datasets of this kind, in a metadataset, and by
-    the encoder, and arrives in a batch as `sample_weights`, float32 of shape (batch,).
-    Over batches, or packs, it is that of each of their samples. It decides no order:
-    which samples come, and the random numbers that functions draw, are the same without
-    it, and a resumed run may have other weights.
+    Weights multiply: with other datasets of this class, weights in a metadataset, and
+    weights that the encoder sets. A batch contains them as `sample_weights`, float32 of
+    shape (batch,). For a dataset of batches or packs, the weight applies to every
+    sample. Weights change neither the order nor random numbers, and can be changed when
+    a run resumes.
 
-    Raises `WeightError` for a weight that is negative or not finite, at once or, of a
-    function, naming the item; and when it is read, for items of a type without a place
-    for a weight.
+    Args:
+        dataset: The dataset to read.
+        weight: The weight, 0 or more; or a function that returns the weight of an item.
+        worker_config: Seeds the order by its `seed_offset`; passed to `get_loader`.
 
-    >>> from energize import ListSource
-    >>> texts = ListSource([{"text": "a"}, {"text": "b"}])
-    >>> SampleWeightDataset(texts, 0.5)[1]
-    {'text': 'b', '__sample_weight__': 0.5}
-    >>> long = SampleWeightDataset(texts, lambda sample: float(len(sample["text"])))
+    Raises:
+        WeightError: If the weight is negative or not finite; while reading, also if an
+            item is of a type that cannot have a weight.
+
+    Example:
+        >>> from energize import ListSource
+        >>> texts = ListSource([{"text": "a"}, {"text": "b"}])
+        >>> SampleWeightDataset(texts, 0.5)[1]
+        {'text': 'b', '__sample_weight__': 0.5}
+        >>> by_length = SampleWeightDataset(
+        ...     texts, lambda sample: len(sample["text"]) / 2
+        ... )
     """
 
     order_name = "SampleWeightDataset"
@@ -471,7 +515,7 @@ class SampleWeightDataset(MapDataset[T]):
 
     @property
     def weight(self) -> float | Callable[[Any], float]:
-        """The weight, or the function that says it."""
+        """The weight, or the function that returns it."""
         weighing = cast("Weighing", self.map_fn)
         return weighing.weight
 
@@ -479,8 +523,11 @@ class SampleWeightDataset(MapDataset[T]):
 def without_weights(
     dataset: Dataset[T],
 ) -> tuple[Dataset[T], Callable[[Dataset[T]], Dataset[T]]]:
-    """Return what is weighed, below all datasets of this kind, and what weighs another
-    dataset so.
+    """Separate a dataset from the `SampleWeightDataset` nodes around it.
+
+    Returns:
+        The dataset below these nodes, and a function that adds the same weights to
+        another dataset.
     """
     weights: list[Any] = []
     while isinstance(dataset, SampleWeightDataset):
@@ -519,10 +566,12 @@ def _counted_once(dataset: Dataset[T]) -> Dataset[T]:
 
 @dataclass(frozen=True)
 class Weighing:
-    """Gives an item its weight.
+    """Callable that sets the loss weight of an item.
 
-    `batched`: items are batches. `optional`: an item without a place for a weight stays
-    as it is.
+    Attributes:
+        weight: The weight, or a function of an item.
+        batched: Whether items are batches.
+        optional: Whether items of types that cannot have a weight stay unchanged.
     """
 
     weight: float | Callable[[Any], float]
@@ -547,12 +596,12 @@ class Weighing:
             raise
 
     def describe(self) -> str:
-        """Return the weight, as a description has it."""
+        """Return the weight for descriptions of datasets."""
         return f"sample_weight={described(self.weight)}"
 
 
 def gives_batches(dataset: Dataset[Any]) -> bool:
-    """Return whether items are batches, as far as the tree says."""
+    """Return whether items are batches, according to the traits of the tree."""
     own = dataset.traits.gives_batches
     if own is not None:
         return own
@@ -560,18 +609,25 @@ def gives_batches(dataset: Dataset[Any]) -> bool:
 
 
 class GcDataset(MapDataset[T]):
-    """Passes items through, and runs the garbage collector after every `every_n_iter`
-    of them.
+    """Run the garbage collector after every `every_n_iter` items.
 
-    Each process that reads counts its own items. Loaders here add none by themselves;
-    where samples refer to each other in circles, one of these keeps their memory from
-    piling up. It may be added or left out in the middle of a run.
+    Items pass through unchanged. Each process counts the items that it reads. Useful if
+    samples contain reference cycles, whose memory would accumulate. The node can be
+    added or removed when a run resumes.
 
-    Raises `ConfigError` for less than 1.
+    Args:
+        dataset: The dataset to read.
+        worker_config: Seeds the order by its `seed_offset`; passed to `get_loader`.
+        every_n_iter: Items between two collections.
+        freeze: Without effect; for compatibility with Megatron-Energon.
 
-    >>> from energize import ListSource
-    >>> list(GcDataset(ListSource("ab"), every_n_iter=1))
-    ['a', 'b']
+    Raises:
+        ConfigError: If `every_n_iter` is below 1.
+
+    Example:
+        >>> from energize import ListSource
+        >>> list(GcDataset(ListSource("ab"), every_n_iter=1))
+        ['a', 'b']
     """
 
     order_name = "GcDataset"
@@ -593,7 +649,7 @@ class GcDataset(MapDataset[T]):
 
 @dataclass
 class _Collecting:
-    """Hands on what it is given, and collects garbage now and then."""
+    """Return items unchanged, and collect garbage after every few calls."""
 
     every: int
     given: int = field(default=0, compare=False)
@@ -606,13 +662,21 @@ class _Collecting:
 
 
 class WatchdogDataset(MapDataset[T]):
-    """Passes items through. It is the loader that watches here:
-    `warn_after` and `timeout` of `get_loader`; the arguments of
-    those names have no effect.
+    """Pass items through unchanged; for compatibility with Megatron-Energon.
 
-    >>> from energize import ListSource
-    >>> list(WatchdogDataset(ListSource("ab")))
-    ['a', 'b']
+    Time-outs are arguments of the loader: `warn_after` and `timeout` of `get_loader`.
+
+    Args:
+        dataset: The dataset to read.
+        worker_config: Seeds the order by its `seed_offset`; passed to `get_loader`.
+        timeout_seconds: Without effect; logged.
+        initial_timeout_seconds: Without effect; logged.
+        fail_on_timeout: Without effect; logged.
+
+    Example:
+        >>> from energize import ListSource
+        >>> list(WatchdogDataset(ListSource("ab")))
+        ['a', 'b']
     """
 
     order_name = "WatchdogDataset"
