@@ -206,8 +206,9 @@ def to_iterable_dataset(dataset: Dataset[dict[str, Any]]) -> datasets.IterableDa
 
 
 class _LiveState:
-    """The state of a running cursor, packed when it is copied or pickled: states are
-    asked for seldom, examples often.
+    """State of an open reader; it is serialized when it is copied or pickled.
+
+    Trainers copy states far less often than they read examples.
     """
 
     def __init__(self, dataset: Dataset[Any], cursor: DatasetReader[Any]) -> None:
@@ -299,7 +300,7 @@ _KINDS: dict[str, type[ParquetSource | JsonSource]] = {
     "json": JsonSource,
     "jsonl": JsonSource,
 }
-"""What a type, or the ending of a file's name, stands for."""
+"""Source class by type name or file extension."""
 
 
 class ExampleFiles(Options):
@@ -578,9 +579,7 @@ class ShardedDataSource(torch.utils.data.IterableDataset[T]):
         return self._with(partial(FilterDataset, filter_fn=predicate))
 
     def rename_fields(self, mapping: Mapping[str, str]) -> ShardedDataSource[Any]:
-        """Return a source whose fields have the names that `mapping` gives for
-        theirs.
-        """
+        """Return a source with fields renamed by `mapping` (old name to new name)."""
         return self.map(partial(_renamed, dict(mapping)))
 
     def select_fields(self, fields: Sequence[str]) -> ShardedDataSource[Any]:
@@ -714,37 +713,43 @@ class CompositeShardedSource(ShardedDataSource[Example]):
 
 
 class MixedShardedSource(ShardedDataSource[Example]):
-    """Examples of named sources in blocks, one shard called "mixed_shard_0".
+    """Examples of named sources in blocks of exact shares.
 
-    `weights` by name, or none for equal ones; they need not sum to 1. With a
-    `weight_scheduler` the weights change; its steps count examples of the mix from 0,
-    by its `slots_per_step` optimizer steps. Every block of `block_size` examples holds
-    the shares in whole examples, in random order; what a source is owed is carried into
-    the next block. `__source__` of an example, a copy, names its source.
+    The source has one shard, "mixed_shard_0". Every block of `block_size` examples
+    holds the shares in whole examples, in random order; remainders carry over to the
+    next block. Every example is a copy with the name of its source in `__source__`.
 
-    `stop_strategy`: "restart" never ends, and a source that is exhausted starts again;
-    "first_exhausted" ends where an exhausted source would be asked for more;
-    "all_exhausted" gives every example once, and hands the share of an exhausted source
-    to the others.
+    `dataset` is the mix for `energize.get_loader`; `to_iterable_dataset()` is the mix
+    for trainers. Both divide one order among ranks and workers; with a stream among the
+    sources, only `to_iterable_dataset()` divides it among ranks. A torch DataLoader
+    over the source itself divides it among its workers.
 
-    Sources with random access are visited in random order, a new one in each pass,
-    unless `shuffle=False`; streams come as they come. `seed=None` draws a seed, which
-    the log tells.
+    Args:
+        sources: Sources by name.
+        weights: Weights by name; they need not sum to 1. None is equal weights.
+        block_size: Examples per block.
+        stop_strategy: "restart" never ends, and exhausted sources restart.
+            "first_exhausted" ends when an exhausted source is needed. "all_exhausted"
+            yields every example once and gives the share of an exhausted source to the
+            others.
+        seed: Seed of the order; None draws one and logs it.
+        shuffle: Whether sources with random access are shuffled in every pass. Streams
+            keep their order.
+        weight_scheduler: Weights over the optimizer steps, `slots_per_step` examples
+            each.
 
-    `dataset` is the mix for `energize.get_loader`; `to_iterable_dataset()` the same for
-    trainers. Either gives ranks and workers a part each of one and the same order; with
-    a stream among the sources, only the second can divide it among ranks. The source
-    itself goes into a torch DataLoader, whose workers get a part each.
+    Raises:
+        WeightError: If names do not match; the message lists them.
+        ConfigError: For other invalid arguments.
+        EmptyDatasetError: If a source without examples has to restart.
 
-    Raises `WeightError` listing names that do not match, `ConfigError` for other
-    values, `EmptyDatasetError` naming a source that is to start again and has no
-    examples.
-
-    >>> sources = {"code": [{"x": 1}] * 5, "text": [{"x": 2}] * 5}
-    >>> mixed = MixedShardedSource(sources, weights={"code": 0.3, "text": 0.7}, seed=42)
-    >>> block = [row["__source__"] for row in mixed.dataset.at(range(1000))]
-    >>> block.count("code"), block.count("text")
-    (300, 700)
+    Example:
+        >>> sources = {"code": [{"x": 1}] * 5, "text": [{"x": 2}] * 5}
+        >>> weights = {"code": 0.3, "text": 0.7}
+        >>> mixed = MixedShardedSource(sources, weights=weights, seed=42)
+        >>> block = [row["__source__"] for row in mixed.dataset.at(range(1000))]
+        >>> block.count("code"), block.count("text")
+        (300, 700)
     """
 
     order_name = "MixedShardedSource"

@@ -50,21 +50,19 @@ class EpochEnd:
 
 
 class MultiplexedDataset(Dataset[T_co]):
-    """Items of several datasets in the order of a scheme, streams among them.
+    """Items of several datasets in the order of a scheme, streams included.
 
-    A dataset is known to be exhausted when it has no item for its slot. With `unit`,
-    shares are those of the scheme in what items cost. Every lane reads the whole.
+    A dataset is exhausted when it has no item for its slot. Every lane reads all items.
 
     Args:
         datasets: The datasets.
         names: Their names, for messages and counts.
         slots: The scheme.
         end: The end of an epoch.
-        unit: What an item costs.
+        unit: Cost of an item; shares are then shares of cost.
 
     Raises:
-        EmptyDatasetError: While reading, for a dataset that has to restart and has no
-            items.
+        EmptyDatasetError: While reading, if a dataset without items has to restart.
     """
 
     order_name = "MultiplexedDataset"

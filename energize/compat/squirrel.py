@@ -1,7 +1,7 @@
-"""The chains and the multiplexer of squirrel, over datasets of energize.
+"""Chains and multiplexer with the interface of squirrel, over datasets of energize.
 
-A `Composable` is a stream with chained functions. A `Multiplexer` mixes sources whose
-lengths are unknown, by the node in `energize.compat.multiplexing`.
+A `Composable` is a stream with chained functions. A `Multiplexer` mixes sources of
+unknown lengths, by the node in `energize.compat.multiplexing`.
 """
 
 from __future__ import annotations
@@ -322,7 +322,7 @@ class MuxIterator:
 
 
 class Multiplexer(Composable):
-    """One stream of samples from several sources, whose lengths may be unknown.
+    """One stream of samples from several sources of known or unknown length.
 
     ROUND_ROBIN reads the sources in turn, skips exhausted ones, and yields every
     sample once. The other strategies draw sources at random; an exhausted source

@@ -128,11 +128,7 @@ _FOLDERS = Expected("a list of one or more folders, relative to this file")
 
 
 class StageData(StageSettings):
-    """What a stage file says about the data of a stage, as it is written.
-
-    `folder` is that of the file: paths are relative to it. `split_part` is what is read
-    of a folder or a metadataset.
-    """
+    """Data of a stage as written in a stage file; paths are relative to its folder."""
 
     dataset_type: Name | None = None
     dataset: Name | None = None
@@ -149,7 +145,7 @@ class StageData(StageSettings):
 
     @property
     def split_part(self) -> str:
-        """What is read of a folder or a metadataset."""
+        """The split part that is read of a folder or a metadataset."""
         return self._place[1]
 
     @model_validator(mode="after")
@@ -180,7 +176,7 @@ class StageData(StageSettings):
 
 
 class StageKeys(StageData):
-    """One of `data_stages`, which says all about its data."""
+    """An entry of `data_stages`, with all settings of its data."""
 
     name: Name
     start_step: NonNegativeInt
@@ -190,7 +186,7 @@ class StageKeys(StageData):
 
 
 class TrainingKeys(StageData):
-    """The table `training`, whose other keys belong to the trainer."""
+    """The table `training`; its other keys belong to the trainer."""
 
     steps: PositiveInt | None = None
     global_batch_size: Annotated[int, Expected("a whole number")] | None = None
@@ -198,7 +194,7 @@ class TrainingKeys(StageData):
 
     @property
     def has_data(self) -> bool:
-        """Whether it says which data are read, in the stage `default`."""
+        """Whether the table sets the data of the stage `default`."""
         return bool(
             self.dataset
             or self.dataset_path
@@ -242,42 +238,45 @@ def is_stage_file(path: str | os.PathLike[str]) -> bool:
 def read_stages(
     path: str | os.PathLike[str], split_part: str = "train"
 ) -> StagePlan[StageData] | StagePlan[MixNode]:
-    """Return the plan in a `.toml` or `.yaml` file of stages, or in a split of a
-    metadataset.
+    """Return the stages in a stage file (TOML or YAML), or in a split of a metadataset.
 
-    In a stage file it is the table `training`. Each of `training.data_stages` says all
-    about its data; only `dataset_random_seed`, `items_per_step` and `global_batch_size`
-    fall back to `training`. The data fields of `training` itself make the stage
-    "default": the only one when there are no others, or that of the steps before the
-    first one. Other keys of `training`, and other tables, are the trainer's.
-    `stage.dataset` is a `StageData`, and what it names is not looked at.
+    A stage file has a table `training`. Entries of `training.data_stages` set all
+    fields of their data; only `dataset_random_seed`, `items_per_step` and
+    `global_batch_size` fall back to `training`. The data fields of `training` itself
+    are the stage "default": the only stage, or the steps before the first entry. Other
+    keys and tables are ignored. The data are not opened.
 
-    In a metadataset the stages are those of its split `split_part`, and `stage.dataset`
-    is what `resolve` makes of each.
+    Args:
+        path: A `.toml`, `.yaml` or `.yml` file.
+        split_part: The split of a metadataset.
 
-    Raises `MetadatasetError` with every fault of the file, each with its place;
-    `DatasetNotFoundError` when there is no such file.
+    Returns:
+        The plan. `stage.dataset` is a `StageData` for a stage file, and the result of
+        `resolve` for a metadataset.
 
-    >>> import tempfile
-    >>> file = Path(tempfile.mkdtemp()) / "run.toml"
-    >>> _ = file.write_text('''
-    ... [training]
-    ... steps = 10
-    ... dataset_type = "energize"
-    ... dataset_path = "mix.yaml"
-    ... seq_len = 512
-    ... [[training.data_stages]]
-    ... name = "ablation"
-    ... start_step = 5
-    ... dataset_type = "energize"
-    ... dataset_path = "other.yaml"
-    ... seq_len = 1024
-    ... ''')
-    >>> [
-    ...     (stage.name, stage.start_step, stage.end_step)
-    ...     for stage in read_stages(file).stages
-    ... ]
-    [('default', 0, 5), ('ablation', 5, 10)]
+    Raises:
+        MetadatasetError: With every fault of the file and its location.
+        DatasetNotFoundError: If the file is missing.
+
+    Example:
+        >>> import tempfile
+        >>> file = Path(tempfile.mkdtemp()) / "run.toml"
+        >>> _ = file.write_text('''
+        ... [training]
+        ... steps = 10
+        ... dataset_type = "energize"
+        ... dataset_path = "mix.yaml"
+        ... seq_len = 512
+        ... [[training.data_stages]]
+        ... name = "ablation"
+        ... start_step = 5
+        ... dataset_type = "energize"
+        ... dataset_path = "other.yaml"
+        ... seq_len = 1024
+        ... ''')
+        >>> stages = read_stages(file).stages
+        >>> [(stage.name, stage.start_step, stage.end_step) for stage in stages]
+        [('default', 0, 5), ('ablation', 5, 10)]
     """
     file = path_of(path)
     problems: list[Problem] = []
@@ -361,17 +360,21 @@ def get_staged_train_dataset(
     worker_config: WorkerConfig | None = None,
     **options: Any,
 ) -> StagedDataset[Any]:
-    """Return the batches of a run whose stages are in a file; see `read_stages` and
-    `StagedDataset`.
+    """Return the training batches of the stages in a file.
 
-    Each stage is made by `build(stage)`, or else by `build_stage` with `options`, which
-    are those of `get_train_dataset` that do not cut epochs. `stage.dataset` is what the
-    file says of its data, `stage.seq_len` and `stage.batch` are its settings; the
-    stage's seed is applied to what `build` returns.
+    Args:
+        path: A stage file or a metadataset; see `read_stages`.
+        split_part: The split of a metadataset.
+        build: Returns the dataset of a stage. None uses `build_stage`. `stage.dataset`
+            holds the data settings, `stage.seq_len` and `stage.batch` the batch
+            settings. The seed of the stage is applied to the result.
+        carry_over: As in `StagedDataset`.
+        worker_config: Ranks and workers; by default those of torch.distributed.
+        **options: Options of `get_train_dataset` for `build_stage`; not with `build`.
 
-    Raises what `read_stages` and `get_train_dataset` raise, all before a sample is
-    read, and `ConfigError` for options beside `build`, which takes none, and for a
-    `build` that returns no dataset.
+    Raises:
+        ConfigError: For options with `build`, or a `build` that returns no dataset.
+        MetadatasetError: As in `read_stages`, before any sample is read.
     """
     if build is not None and options:
         raise ConfigError(
@@ -382,7 +385,7 @@ def get_staged_train_dataset(
     cuts = ("repeat", "virtual_epoch_length")
     check_one_epoch(path, **{key: options[key] for key in cuts if key in options})
 
-    def made(stage: Stage[Any]) -> Dataset[Any]:
+    def dataset_of(stage: Stage[Any]) -> Dataset[Any]:
         dataset = build_stage(stage, **options) if build is None else build(stage)
         if not isinstance(dataset, Dataset):
             raise ConfigError(
@@ -391,7 +394,7 @@ def get_staged_train_dataset(
             )
         return dataset
 
-    plan = read_stages(path, split_part).with_datasets(made)
+    plan = read_stages(path, split_part).with_datasets(dataset_of)
     return StagedDataset(plan, carry_over=carry_over, worker_config=worker_config)
 
 
@@ -500,40 +503,46 @@ class TokenRows:
 
 
 def _rows(data: StageData, label: str) -> Dataset[Any]:
-    dataset_type = data.dataset_type
     path = joined(data.folder, data.dataset_path or "")
+    if data.dataset_type != "huggingface" and not path.exists():
+        raise DatasetNotFoundError(f"{label}: {path} is missing. Set its dataset_path")
+    if data.dataset_type == "packed_memmap":
+        return _token_rows(data, path, label)
+    return _huggingface_rows(data, path, label)
+
+
+def _token_rows(data: StageData, path: Any, label: str) -> Dataset[Any]:
+    if path.suffix != ".npy":
+        raise MetadatasetError(
+            f"{label}: packed_memmap reads a .npy file of token ids, got {path}. For "
+            "other formats pass build=, a function of a stage that returns its dataset"
+        )
     name = data.dataset or data.dataset_path or ""
-    if dataset_type != "huggingface" and not path.exists():
-        raise DatasetNotFoundError(
-            f"{label}: there is nothing at {path}; write its dataset_path"
-        )
-    if dataset_type == "packed_memmap":
-        if path.suffix != ".npy":
-            raise MetadatasetError(
-                f"{label}: packed_memmap reads a .npy file of token ids; got {path}. "
-                "For other formats pass build=, a function of a stage that returns "
-                "its dataset"
-            )
-        return SequenceSource(TokenRows(path, data.seq_len or 1), name=name)
+    return SequenceSource(TokenRows(path, data.seq_len or 1), name=name)
+
+
+def _huggingface_rows(data: StageData, path: Any, label: str) -> Dataset[Any]:
+    name = data.dataset or data.dataset_path or ""
     library = optional_module(
-        "datasets", "energize[hf]", f"{label}: dataset_type {dataset_type!r}"
+        "datasets", "energize[hf]", f"{label}: dataset_type {data.dataset_type!r}"
     )
-    local = data.dataset_path is not None and path.is_dir()
+    is_local = data.dataset_path is not None and path.is_dir()
     try:
-        rows = (
-            library.load_from_disk(str(path))
-            if local
-            else library.load_dataset(data.dataset)
-        )
-        rows = rows[data.split_part] if isinstance(rows, dict) else rows
-    except Exception as reason:  # of many kinds
+        if is_local:
+            rows = library.load_from_disk(str(path))
+        else:
+            rows = library.load_dataset(data.dataset)
+        if isinstance(rows, dict):
+            rows = rows[data.split_part]
+    except Exception as reason:  # the library raises errors of many types
         raise DatasetNotFoundError(
             f"{label}: Hugging Face's datasets cannot load "
-            f"{str(path) if local else name!r} ({data.split_part}): "
-            f"{type(reason).__name__}: {reason}; correct the name, or give a "
-            "dataset_path that save_to_disk wrote"
+            f"{str(path) if is_local else name!r} ({data.split_part}): "
+            f"{type(reason).__name__}: {reason}. Correct the name, or set dataset_path "
+            "to a folder written by save_to_disk"
         ) from reason
-    rows = rows.with_format("torch") if dataset_type == "preprocessed" else rows
+    if data.dataset_type == "preprocessed":
+        rows = rows.with_format("torch")
     return HuggingFaceSource(rows, name=name)
 
 
@@ -544,7 +553,7 @@ def _batches_of(
     worker_config: WorkerConfig | None = None,
     **options: Any,
 ) -> Dataset[Any]:
-    """Return batches of rows; other options than these say how folders are read."""
+    """Return batches of rows."""
     with raised_as("a stage that reads rows"):
         check_names(options, ("batch_size", "batch_drop_last", "packing_buffer_size"))
     encoder = task_encoder or DefaultTaskEncoder()

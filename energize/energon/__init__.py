@@ -1,6 +1,6 @@
-"""What a program for Megatron-Energon imports in place of `megatron.energon`.
+"""The interface of Megatron-Energon; import it in place of `megatron.energon`.
 
-All public names of Megatron-Energon, with its meanings: the datasets are views of one
+All public names of Megatron-Energon, with its meanings: datasets are views of one
 rank (`RankView`), and loaders have the defaults of Megatron-Energon. Importing this
 package changes nothing for datasets that are made without it. It also provides the
 module paths of Megatron-Energon below `energize.energon`; see `energize.energon.paths`.

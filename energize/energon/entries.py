@@ -1,4 +1,4 @@
-"""`get_train_dataset` and its siblings, whose datasets are views of one rank."""
+"""`get_train_dataset` and related functions, which return views of one rank."""
 
 from __future__ import annotations
 

@@ -123,9 +123,7 @@ it is."""
 
 
 class WebdatasetPreparator:
-    """What the factories of prepared folders can do with a folder that is not prepared
-    yet.
-    """
+    """Functions of the factories for a folder that is not prepared yet."""
 
     @staticmethod
     def prepare_dataset(  # noqa: PLR0913
@@ -208,9 +206,7 @@ class WebdatasetPreparator:
 
 
 def shown_by(progress_fn: ProgressFn | None) -> Progress | None:
-    """Return what is told how many of how many are done, and goes on with `progress_fn`
-    step by step.
-    """
+    """Return a progress callback that advances `progress_fn` step by step."""
     if progress_fn is None:
         return None
     shown: Iterator[Any] = iter(())
@@ -232,7 +228,7 @@ DEFAULT_DECODER = SampleDecoder()
 
 
 class RankFactory(SourceFactory[T_co]):
-    """A `SourceFactory` whose datasets are views of one rank."""
+    """A `SourceFactory` that builds views of one rank."""
 
     def build(self, worker_rotation_offset: int = 0) -> RankView[T_co]:
         """Return the samples as a `RankView`.
@@ -275,15 +271,15 @@ class _Factory(RankFactory[T_co]):
 
 
 class BaseWebdatasetFactory(_Factory[T_co], WebdatasetPreparator):
-    """A split part of a prepared folder, as it is asked for; `build()` makes the
-    dataset.
+    """A split part of a prepared folder; `build()` makes the dataset.
 
-    A subclass sets `__sample_type__` and makes a sample of the raw one in
-    `load_sample`. `part_filter` says which parts are read at all. `options` are
-    `training`, `shuffle_over_epochs` and `max_samples_per_sequence`, which say in which
-    order, and `subset`.
+    A subclass sets `__sample_type__` and converts a raw sample in `load_sample`.
+    `part_filter` selects the parts that are read. `options` are `training`,
+    `shuffle_over_epochs` and `max_samples_per_sequence`, which set the order, and
+    `subset`.
 
-    Raises what `WebdatasetSource` raises.
+    Raises:
+        DatasetError: And its subclasses, as `WebdatasetSource`.
     """
 
     def __init__(
@@ -328,10 +324,10 @@ class BaseWebdatasetFactory(_Factory[T_co], WebdatasetPreparator):
 
 
 class RawLoading:
-    """Gives a raw sample to `load_sample` in Megatron-Energon's form."""
+    """Loads a sample; samples are restored from their keys in the same way."""
 
     loads_stored = True
-    """What it returns for a stored sample is what the key of that sample restores."""
+    """Samples are restored from their keys in the same way."""
 
     def __init__(
         self, factory: BaseWebdatasetFactory[Any], part_filter: PartFilter | None
@@ -351,16 +347,16 @@ class RawLoading:
 
 
 class DefaultGenericWebdatasetFactory(BaseWebdatasetFactory[T_co]):
-    """Makes samples of `__sample_type__` by a `field_map`, or by a function
-    `sample_loader`.
+    """Makes samples of `__sample_type__` by a `field_map` or a `sample_loader`.
 
-    Both are those of `SampleLoader`, which takes the usual parts where neither is
-    given; `part_filter` (names, or a function of a name) says which parts there are.
-    Parts are bytes here, decoded ones in `DefaultDecoderWebdatasetFactory`. A subclass
-    may override `load_sample`.
+    Both are those of `SampleLoader`; without them, fields are read from the usual
+    parts. `part_filter` (names, or a function of a name) selects the parts. Parts are
+    bytes here, and decoded in `DefaultDecoderWebdatasetFactory`. A subclass may
+    override `load_sample`.
 
-    Raises `ConfigError` when both are given, and for a `sample_loader` without
-    `part_filter`; `UntrustedCodeError` for a name of a file in place of a function.
+    Raises:
+        ConfigError: For both, and for a `sample_loader` without `part_filter`.
+        UntrustedCodeError: For the name of a file in place of a function.
     """
 
     decoder: SampleDecoder | None = None
@@ -401,8 +397,10 @@ class DefaultGenericWebdatasetFactory(BaseWebdatasetFactory[T_co]):
 
     @property
     def _decoder(self) -> Any:
-        """What decodes parts. Classes of users set it to a function of a raw sample,
-        webdataset's `Decoder` say, which returns it with its parts decoded.
+        """The decoder of parts.
+
+        User classes may set it to a function of a raw sample that returns the sample
+        with decoded parts, such as webdataset's `Decoder`.
         """
         return self.decoder
 
@@ -431,9 +429,7 @@ class DefaultGenericWebdatasetFactory(BaseWebdatasetFactory[T_co]):
 
 
 def _decoded_by(decoder: Any, factory: Any, raw_data: dict[str, Any]) -> Any:
-    """Return the sample whose fields are found among the parts as a user's decoder
-    makes them.
-    """
+    """Return the sample with fields taken from the parts of a user's decoder."""
     decoded = decoder(raw_data)
     sample_type = factory.__sample_type__
     field_map = factory.field_map
@@ -510,11 +506,10 @@ class StandardWebdatasetFactory(DefaultDecoderWebdatasetFactory[T_co]):
 
 
 class CrudeWebdataset(DefaultDecoderWebdatasetFactory[CrudeSample]):
-    """Crude samples of a prepared folder, each a dict of its parts, decoded, by their
-    names.
+    """Crude samples of a prepared folder: dicts of decoded parts by name.
 
-    What a dataset.yaml with `__class__: CrudeWebdataset` stands for. `part_filter`
-    (names, or a function of a name) says which parts are there.
+    It is the class of a dataset.yaml with `__class__: CrudeWebdataset`. `part_filter`
+    (names, or a function of a name) selects the parts.
     """
 
     __sample_type__ = CrudeSample
@@ -609,23 +604,24 @@ class CrudeJsonlDatasetFactory(_Factory[CrudeSample]):
 
 
 class DefaultCrudeJsonlDatasetFactory(CrudeJsonlDatasetFactory):
-    """What Megatron-Energon makes of a `.jsonl` file; the same as
-    `CrudeJsonlDatasetFactory`.
-    """
+    """Megatron-Energon's name for `CrudeJsonlDatasetFactory`."""
 
 
 class JoinedWebdatasetFactory(_Factory[T_co]):
-    """Samples of a first dataset, each with those of others that have its key, made
-    one.
+    """Samples of a first dataset, each joined with the samples of others by key.
 
-    `inner_datasets` is a list, whose samples `joiner` is given by place, or a mapping,
-    by name. A `joiner` that is a type of samples joins by its `from_joined`. `nonmatch`
-    says for each dataset but the first what happens to samples without a partner there:
-    "error", "skip" or "none". What belongs together comes from the `index.sqlite` of
-    the folders, see `JoinedSource`; a `join_index` that Megatron-Energon wrote is not
-    needed.
+    Samples are joined by the `index.sqlite` of the folders, see `JoinedSource`; a
+    `join_index` written by Megatron-Energon is not needed.
 
-    Raises what `JoinedSource` raises.
+    Args:
+        inner_datasets: A list, passed to `joiner` by position, or a mapping, passed by
+            name.
+        joiner: A function, or a sample type with `from_joined`.
+        nonmatch: For every dataset but the first, the treatment of samples without a
+            partner: "error", "skip" or "none".
+
+    Raises:
+        DatasetError: And its subclasses, as `JoinedSource`.
     """
 
     def __init__(
@@ -751,16 +747,14 @@ INDEX_UUID_FILENAME = UUID_NAME
 split_name_re = re.compile(r"^((?:.*/|)[^.]+)[.]([^/]*)$")
 """Splits the name of a member into the key of its sample and the name of its part."""
 skip_meta_re = re.compile(r"__[^/]*__($|/)")
-"""What the name of a member that belongs to no sample begins with."""
+"""Matches the names of members that belong to no sample."""
 
 
 # What a prepared folder says of its shards.
 
 
 class EnergonDatasetType(Enum):
-    """What a path is: a metadataset, a prepared folder, a `.jsonl` file, a plain folder
-    whose media metadata were collected, or nothing of these.
-    """
+    """The type of data at a path."""
 
     METADATASET = "metadataset"
     WEBDATASET = "webdataset"
@@ -799,9 +793,7 @@ class ShardInfo:
 
 @edataclass
 class WebdatasetInfo:
-    """What `.info.json` says: the samples of each shard, and by which release they were
-    counted.
-    """
+    """Contents of `.info.json`: samples per shard, and the version that counted."""
 
     energon_version: str | None = None
     shard_counts: dict[str, int]
@@ -809,16 +801,14 @@ class WebdatasetInfo:
 
 @edataclass
 class WebdatasetSplits:
-    """What `split.yaml` says: the shards of each part, and which shards or samples are
-    left out.
-    """
+    """Contents of `split.yaml`: shards of every part, excluded shards and samples."""
 
     split_parts: dict[str, list[str]]
     exclude: list[str] = field(default_factory=list)
 
 
 class FilteredSample(TypedDict):
-    """What a raw sample holds beside its parts."""
+    """The fields of a raw sample other than its parts."""
 
     __key__: str
     __shard__: str
@@ -836,13 +826,19 @@ class DatasetSubset:
     absolute_range: tuple[int, int | None] | None = None
 
     def compute_subset(self, total_samples: int) -> tuple[int, int]:
-        """Return the first of `total_samples` that belongs to it, and the one after the
-        last.
+        """Return the range of samples in the subset, as (first, end).
 
-        Raises `ConfigError` when it asks for more samples than there are.
+        Args:
+            total_samples: Number of samples in the dataset.
 
-        >>> DatasetSubset(absolute_range=(2, None), range=(0.0, 0.5)).compute_subset(10)
-        (2, 6)
+        Raises:
+            ConfigError: If the subset exceeds the dataset.
+
+        Example:
+            >>> DatasetSubset(
+            ...     absolute_range=(2, None), range=(0.0, 0.5)
+            ... ).compute_subset(10)
+            (2, 6)
         """
         return Subset(self.absolute_range, self.range or (0.0, 1.0)).bounds(
             total_samples
@@ -874,10 +870,13 @@ class WebdatasetMeta:
         split_part: str,
         split_config: str | None = None,
     ) -> WebdatasetMeta:
-        """Return what the folder `path` says; no shard is read unless single samples
-        are excluded.
+        """Return the metadata of a prepared folder.
 
-        Raises `SplitError`, `EmptyDatasetError`, and what reading `.nv-meta` raises.
+        Reads no shard unless single samples are excluded.
+
+        Raises:
+            SplitError: If the split part cannot be used.
+            EmptyDatasetError: If it has no samples.
         """
         folder = path_of(path)
         read = read_split(folder, split_part, split_config)

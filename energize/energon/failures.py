@@ -71,15 +71,7 @@ class HandlerPolicy(FailurePolicy):
             self.handler(failed.reason, failed.where, ())
 
     def decide(self, error: EncoderError) -> None:
-        """Call the handler with the exception of a function, unless the program is to
-        blame for it.
-
-        Args:
-            error: What became of the exception.
-
-        Raises:
-            FatalSampleError: If the next sample would fail alike.
-        """
+        """Return the decision of the handler about a failure."""
         cause = error.__cause__
         if self.handler is None or isinstance(cause, FatalSampleError):
             super().decide(error)

@@ -1,4 +1,4 @@
-"""Datasets and metadatasets as Megatron-Energon's programs ask for their datasets."""
+"""Loading of datasets and metadatasets with the interface of Megatron-Energon."""
 
 from __future__ import annotations
 
@@ -61,9 +61,7 @@ class TraversedDatasetReference:
 
 
 class DatasetLoaderInterface(ABC):
-    """A metadataset or a single dataset, whose files were read and whose datasets can
-    be made.
-    """
+    """A loaded metadataset or single dataset, ready to build datasets."""
 
     path: Path
     splits: Mapping[str, Any] = {}
@@ -72,9 +70,7 @@ class DatasetLoaderInterface(ABC):
     def node(
         self, split_part: str, settings: FolderKeys, *, existing: bool = True
     ) -> MixNode | Stages:
-        """Return what a split reads, with the settings `asked` around it; see
-        `resolve`.
-        """
+        """Return the resolved split with the outer `settings`; see `resolve`."""
 
     def get_datasets(
         self,
@@ -87,16 +83,16 @@ class DatasetLoaderInterface(ABC):
         subset: Subset | None = None,
         **kwargs: Any,
     ) -> LoadedDatasetList:
-        """Return the datasets of a split with their weights or repetitions, each to be
-        made by `build()`.
+        """Return the datasets of a split with their weights or repetitions.
 
-        Weights are normalised in each blend and multiplied on the way down, repetitions
-        are multiplied. What is given here wins over what files say, and is combined
-        with it like the settings of an entry that names them; `kwargs` are those of
-        `SourceFactory`, and `decoder`.
+        Weights are normalised in every blend and multiplied from the root to the
+        leaves; repetitions are multiplied. Arguments override the files and combine
+        with them like the settings of an enclosing entry. Call `build()` on a result to
+        make its dataset.
 
-        Raises what `resolve` raises, and `ConfigError` for mixes that such numbers
-        cannot tell.
+        Raises:
+            ConfigError: For mixes that such numbers cannot express.
+            MetadatasetError: As in `resolve`.
         """
         settings = entry_of(
             subflavors=None if subflavors is None else dict(subflavors),
@@ -173,11 +169,10 @@ class DatasetLoaderInterface(ABC):
 
 
 class DatasetLoader(DatasetLoaderInterface):
-    """A prepared folder or a `.jsonl` file, with settings that win over its own.
+    """A prepared folder or a `.jsonl` file, with settings that override its files.
 
-    The settings are those of an entry of a metadataset: `split_part`, which wins over
-    that asked for, `subflavors`, `shuffle_over_epochs_multiplier`, `dataset_config`,
-    `split_config`, ...
+    The settings are those of an entry of a metadataset, such as `split_part`,
+    `subflavors`, `shuffle_over_epochs_multiplier`, `dataset_config` and `split_config`.
     """
 
     def __init__(self, path: str | os.PathLike[str], **settings: Any) -> None:
@@ -278,33 +273,38 @@ class MetadatasetV2(Metadataset):
 def load_dataset(
     path: str | os.PathLike[str] | Mapping[str, Any], **kwargs: Any
 ) -> DatasetLoaderInterface:
-    """Return a metadataset file, a prepared folder or a `.jsonl` file, to be asked for
-    its datasets.
+    """Load a metadataset file, a prepared folder or a `.jsonl` file.
 
-    A mapping is read as a file of the same content; relative paths in it begin in the
-    current folder, and a joiner in it may be a function or a type. `kwargs` are
-    settings of a single dataset, see `DatasetLoader`.
+    Args:
+        path: The file or folder, or a mapping with the content of a metadataset.
+            Relative
+            paths in a mapping start at the current folder; its joiners may be functions
+            or types.
+        **kwargs: Settings of a single dataset; see `DatasetLoader`.
 
-    Raises `MetadatasetError` for a wrong file, with all its faults;
-    `DatasetNotFoundError`, `NotPreparedError`, and `ConfigError` for settings that a
-    metadataset does not take.
+    Raises:
+        MetadatasetError: For an invalid file, with all its faults.
+        DatasetNotFoundError: If the path is missing.
+        NotPreparedError: If the folder is not prepared.
+        ConfigError: For settings with a metadataset.
 
-    >>> import tempfile
-    >>> from energize import WorkerConfig, prepare, write_shards
-    >>> folder = tempfile.mkdtemp()
-    >>> _ = write_shards([{"__key__": "a", "txt": "a cat"}], folder)
-    >>> _ = prepare(folder, split_ratios={"train": 1}, sample_type="TextSample")
-    >>> splits = {"train": {"blend": [{"path": folder, "weight": 2}, {"path": folder}]}}
-    >>> mix = {
-    ...     "__module__": "megatron.energon",
-    ...     "__class__": "MetadatasetV2",
-    ...     "splits": splits,
-    ... }
-    >>> loaded = load_dataset(mix).get_datasets(
-    ...     training=False, split_part="train", worker_config=WorkerConfig()
-    ... )
-    >>> [round(each.weight, 3) for each in loaded.datasets]
-    [0.667, 0.333]
+    Example:
+        >>> import tempfile
+        >>> from energize import WorkerConfig, prepare, write_shards
+        >>> folder = tempfile.mkdtemp()
+        >>> _ = write_shards([{"__key__": "a", "txt": "a cat"}], folder)
+        >>> _ = prepare(folder, split_ratios={"train": 1}, sample_type="TextSample")
+        >>> blend = [{"path": folder, "weight": 2}, {"path": folder}]
+        >>> mix = {
+        ...     "__module__": "megatron.energon",
+        ...     "__class__": "MetadatasetV2",
+        ...     "splits": {"train": {"blend": blend}},
+        ... }
+        >>> loaded = load_dataset(mix).get_datasets(
+        ...     training=False, split_part="train", worker_config=WorkerConfig()
+        ... )
+        >>> [round(dataset.weight, 3) for dataset in loaded.datasets]
+        [0.667, 0.333]
     """
     kind = (
         EnergonDatasetType.METADATASET

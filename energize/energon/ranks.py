@@ -31,25 +31,11 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class Savable:
-    """A base class for annotations.
-
-    In Megatron-Energon objects have positions and are asked for their state. In
-    energize readers have positions.
-    """
+    """Base class for type annotations; datasets of energize hold no position."""
 
 
 class SavableDataset(Generic[T_co]):
-    """The base class of Megatron-Energon's datasets, for annotations and `isinstance`.
-
-    All datasets that `energize.energon` makes are instances. A subclass that
-    implements its own reading is not a dataset of energize: loaders and other datasets
-    refuse it with an error that names the replacement.
-
-    Example:
-        >>> from energize import ListSource
-        >>> isinstance(RankView(ListSource([1])), SavableDataset)
-        True
-    """
+    """Base class for type annotations; datasets of energize hold no position."""
 
     def __init__(self, *args: Any, worker_config: Any = None, **kwargs: Any) -> None:
         self.worker_config = worker_config
@@ -245,8 +231,8 @@ def viewed(dataset: Any) -> Any:
 def pass_length(dataset: Dataset[Any]) -> int:
     """Return the items of one pass on all ranks.
 
-    If only reading tells, it is an estimate, with one warning: the items of the inputs,
-    divided by the batch size if there is one.
+    If the length is unknown before reading, it is an estimate, logged once: the items
+    of the inputs, divided by the batch size if there is one.
     """
     dataset = viewed(dataset)
     try:

@@ -1,4 +1,4 @@
-"""The loader of Megatron-Energon: a DataLoader of torch whose state can be saved."""
+"""The loader of Megatron-Energon: a torch DataLoader with a state."""
 
 from __future__ import annotations
 
@@ -42,13 +42,12 @@ _log = logging.getLogger("energize")
 class EnergonLoader(loaders.SavableDataLoader[T], DataLoader[T]):  # type: ignore[misc]
     """`energize.loader.loader.SavableDataLoader` with the defaults of Megatron-Energon.
 
-    It is a `DataLoader` of torch, and its `dataset` is a `RankView`. The default policy
+    It is a torch `DataLoader`, and its `dataset` is a `RankView`. The default policy
     for failures is a `HandlerPolicy` with the `global_error_handler` of the worker
-    config: failed samples are not counted against a budget, 100 failures of a function
-    in a row end the run, and functions whose results differ cause a warning. A state of
-    a mix that was changed is loaded as far as possible, with a warning: see
-    `Loader.load_state_dict`, `on_mismatch="remap"`. Numpy arrays in batches come as
-    tensors.
+    config: failed samples have no budget, 100 consecutive failures of a function end
+    the run, and functions with differing results cause a warning. A state of a changed
+    mix is loaded as far as possible, with a warning; see `Loader.load_state_dict`.
+    Numpy arrays in batches are delivered as tensors.
 
     Args:
         dataset: The dataset to deliver.
@@ -56,8 +55,8 @@ class EnergonLoader(loaders.SavableDataLoader[T], DataLoader[T]):  # type: ignor
         watchdog_timeout_seconds: The `warn_after` of `energize.get_loader`.
         watchdog_initial_timeout_seconds: Seconds that the first item of a worker may
             take, if `fail_on_timeout` is set.
-        fail_on_timeout: Whether a worker that gives no item for as long is replaced,
-            and the third one in its place is a `LoaderError`: the `timeout` of
+        fail_on_timeout: Whether a worker that exceeds the time-out is replaced, and the
+            third time-out in its place raises a `LoaderError`: the `timeout` of
             `energize.get_loader`. Without workers there are only warnings.
         **options: Options of `energize.get_loader`.
     """
@@ -176,9 +175,7 @@ def _converted(item: Any) -> Any:
 
 
 def _under_names(node: Any, named: Mapping[Any, Any]) -> Any:
-    """Return a dataset whose folders have the names that a state has for their
-    contents.
-    """
+    """Return a dataset with folders named as in a state, matched by content."""
     if node.inputs:
         return node.with_inputs([_under_names(child, named) for child in node.inputs])
     if isinstance(node, ShardedSource) and node.name not in named:

@@ -60,11 +60,11 @@ class JsonParser:
             ) from reason
 
     def raw_to_instance(self, raw_data: Mapping[str, Any], default_type: type[T]) -> T:
-        """Return an object of the class that `__module__` and `__class__` name, one of
-        `default_type`, or else of that itself, made with the other values.
+        """Return an object of the class that `__module__` and `__class__` name.
 
-        The module has to be imported already: nothing is imported because a file says
-        so, and nothing of another kind than the program asks for is called.
+        The class has to be a subclass of `default_type`, which is used if no class is
+        named; the other values are its arguments. The module has to be imported
+        already: a file never imports anything, and never calls an unrelated class.
         """
         values = {
             k: value
@@ -129,8 +129,9 @@ def load_config(
     default_kwargs: Mapping[str, Any] | None = None,
     parser: JsonParser | None = None,
 ) -> T:
-    """Return the object that a YAML file, or a mapping, describes: see
-    `raw_to_instance`; what it does not say is taken from `default_kwargs`.
+    """Return the object that a YAML file or a mapping describes.
+
+    Missing values are taken from `default_kwargs`; see `raw_to_instance`.
     """
     raw = path if isinstance(path, Mapping) else load_yaml(Path(path).read_bytes())
     return (parser or JsonParser()).raw_to_instance(

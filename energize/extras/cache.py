@@ -50,32 +50,35 @@ _LOCKED = f"energize-cache-{os.getuid()}-"
 
 
 class FileStoreCachePool(CachePool):
-    """Fetches files to a local disk in the background, from when they are referred to
-    until they are used.
+    """Fetches files to a local disk in the background, before they are used.
 
-    Each process makes a folder of its own below `parent_cache_dir` (by default where
-    temporary files are). `num_workers` threads fetch, in the order of the calls of
-    `get_lazy`. `method` says what lies there: "raw", the bytes as stored, decoded when
-    they are used, or "pickle", what they were decoded to. At most
-    `max_cache_size_gbytes` (of 1024**3 bytes) and `max_cache_count` files lie there at
-    once in each process, those of `to_cache` among them. When it is full, fetching
-    waits, and who needs a file reads it from its store.
+    Every process has a folder of its own below `parent_cache_dir`. References to a file
+    share it; it is removed when the last reference was used or dropped. If the folder
+    is full, fetching waits, and a file that is needed is read from its store. The
+    folder is removed when the pool is closed and when the process ends; a folder of a
+    killed process is removed by the next pool with the same parent. A pool may be used
+    by several threads, forked and pickled; every process starts with an empty pool.
 
-    References to one file share it; it is removed when the last was used or dropped.
-    The folder is removed when the pool is closed and when the process ends; that of a
-    killed process by the next pool with the same parent. The pool may be used by
-    several threads, forked and pickled; each process begins with an empty one.
+    Args:
+        parent_cache_dir: Parent folder; None is the folder of temporary files.
+        num_workers: Threads that fetch, in the order of the calls of `get_lazy`.
+        max_cache_size_gbytes: Capacity in units of 1024**3 bytes, per process.
+        max_cache_count: Maximum number of files, per process.
+        method: "raw" stores bytes, which are decoded when used; "pickle" stores decoded
+            values.
 
-    Raise `ConfigError` for wrong arguments and, at first use, if the folder cannot be
-    made.
+    Raises:
+        ConfigError: For invalid arguments and, at first use, if the folder cannot be
+            made.
 
-    >>> from energize.stores import SystemFileStore
-    >>> folder = Path(tempfile.mkdtemp())
-    >>> _ = (folder / "a.txt").write_text("hello")
-    >>> with contextlib.closing(FileStoreCachePool(num_workers=1)) as pool:
-    ...     lazy = pool.get_lazy(SystemFileStore(folder), "a.txt")
-    ...     lazy.get(), lazy.get()
-    (b'hello', b'hello')
+    Example:
+        >>> from energize.stores import SystemFileStore
+        >>> folder = Path(tempfile.mkdtemp())
+        >>> _ = (folder / "a.txt").write_text("hello")
+        >>> with contextlib.closing(FileStoreCachePool(num_workers=1)) as pool:
+        ...     lazy = pool.get_lazy(SystemFileStore(folder), "a.txt")
+        ...     lazy.get(), lazy.get()
+        (b'hello', b'hello')
     """
 
     @checked_arguments
@@ -206,10 +209,11 @@ class _FunctionStore(FileStore[T]):
 
 
 class MockLazy(DirectLazy[T]):
-    """A reference whose content is a function of its name, for tests of hooks.
+    """A reference with content computed from its name, for tests of hooks.
 
-    >>> MockLazy("a.txt", lambda name: name.upper()).get()
-    'A.TXT'
+    Example:
+        >>> MockLazy("a.txt", lambda name: name.upper()).get()
+        'A.TXT'
     """
 
     def __init__(self, fname: str, get_fn: Callable[[str], T]) -> None:
@@ -254,13 +258,13 @@ class _Entry:
 
 
 class _Cache:
-    """What a pool holds in one process.
+    """Files of a pool in one process.
 
-    No thread waits for room: what was read and finds none is held in memory, one file
-    for each thread at most, until there is. A file that is needed before its turn is
-    read at once, and goes to the end of the queue for others who refer to it.
-    References that are collected, which may happen anywhere in the program, are put
-    into `dropped`, and end with the next call.
+    No thread waits for room: content without room on disk is held in memory, at most
+    one file per thread. A file that is needed before its turn is read at once, and
+    moves to the end of the queue for its other references. Collected references are
+    appended to `dropped`, because collection can run anywhere; the next call releases
+    them.
     """
 
     def __init__(self, settings: _Settings) -> None:
@@ -433,7 +437,7 @@ class _Cache:
             self._forget(entry)
 
     def _forget(self, entry: _Entry) -> None:
-        """Remove what nobody refers to any more."""
+        """Remove files without references."""
         if self._entries.get(entry.key) is entry:
             del self._entries[entry.key]
         self._queue.pop(entry, None)

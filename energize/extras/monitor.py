@@ -29,14 +29,14 @@ _EXTRA = "energize[monitor]"
 
 
 class LedgerLog(ABC):
-    """Writes the report of a loader every so many steps: call it with the number of
-    each.
+    """Writes the report of a loader at fixed step intervals; call it with every step.
 
-    With `all_ranks` the counts of all ranks are summed: all of them call it at the same
-    steps, and the first one writes. Otherwise each rank that has one writes its own.
-    `prefix` begins all names. A subclass says where they go, in `write`.
+    A subclass implements `write`. With `all_ranks`, all ranks must call it at the same
+    steps; counts are summed and the first rank writes. Otherwise every rank with a
+    target writes its own counts. `prefix` is prepended to all names.
 
-    Raise `ConfigError` for anything but a loader, and what `Loader.report` raises.
+    Raises:
+        ConfigError: For anything but a loader.
     """
 
     def __init__(
@@ -129,14 +129,15 @@ class WandbLedger(LedgerLog):
 
 
 class PrometheusLedger(LedgerLog):
-    """Sets gauges of prometheus_client, one ledger in a `registry`: by default in the
-    one that its `start_http_server(port)` shows.
+    """Sets gauges of prometheus_client; use one ledger per registry.
 
-    They are the numbers of `Report.to_dict`, such as `energize_samples` and
-    `energize_asked_share`, for each part of the mix and each rank by the labels `part`,
-    "texts/web" say, and `rank`. What counts the whole has an empty `part`.
+    Gauges are the numbers of `Report.to_dict`, such as `energize_samples` and
+    `energize_asked_share`, with the labels `part` (for example "texts/web"; empty for
+    the whole mix) and `rank`. The default registry is the one of
+    `start_http_server(port)`.
 
-    Raise what `LedgerLog` raises, and `ConfigError` without `energize[monitor]`.
+    Raises:
+        ConfigError: Without `energize[monitor]`, and as `LedgerLog`.
     """
 
     def __init__(

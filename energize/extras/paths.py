@@ -128,7 +128,7 @@ class EPath(ProxyUPath, os.PathLike[str]):
 
     @property
     def display_name(self) -> str:
-        """What to call it."""
+        """The name of the path for messages."""
         return self.name
 
     def relative_to(self, other: EPath) -> str:  # type: ignore[override]
@@ -160,10 +160,12 @@ class EPath(ProxyUPath, os.PathLike[str]):
         block_size: int | None = None,
         prefetch_file: bool = False,
     ) -> IO[Any]:
-        """Open the file; text is UTF-8. Folders above a file that is written are made.
+        """Open the file; text is UTF-8. Parent folders of a written file are created.
 
-        Of remote files ranges are read as they are asked for, in blocks of `block_size`
-        bytes; with `prefetch_file` the whole file at once.
+        Args:
+            mode: As in `open`.
+            block_size: Bytes per ranged read of a remote file.
+            prefetch_file: Whether a remote file is read at once.
         """
         if not mode.startswith("r"):
             self.parent.mkdir(parents=True)

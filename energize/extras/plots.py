@@ -93,28 +93,35 @@ def check_plot(path: Path | str) -> None:
 def draw(
     run: Simulation, path: Path | str, *, title: str = "", done: str = "planned"
 ) -> None:
-    """Draw what a run takes of its sources to `path`: a PNG, SVG or PDF, or an HTML
-    page.
+    """Draw the planned or delivered shares of a run.
 
-    It shows the share of each source over the steps, stacked, with dashed lines at the
-    shares that were asked for and the stages by name; the shares over all steps beside
-    those asked for; and how often the sources are read that are read most. Eight
-    sources have a colour, the others are one. `done` is the word for what is shown:
-    planned, or delivered. `intervals_for` returns how many points a run needs.
+    The plot shows the share of every source over the steps, stacked, with dashed lines
+    at the requested shares and the names of stages; the shares over all steps beside
+    the requested ones; and the sources that are repeated most often. The largest eight
+    sources have a colour each. `intervals_for` returns the number of points a run
+    needs.
 
-    Raise what `check_plot` raises, and `ConfigError` if the file cannot be written.
+    Args:
+        run: The simulated or delivered run.
+        path: A PNG, SVG or PDF file, or an HTML page.
+        title: Title of the plot.
+        done: "planned" or "delivered", for labels.
 
-    >>> import tempfile
-    >>> from energize import BlendDataset, ListSource
-    >>> from energize.report import simulate
-    >>> blend = BlendDataset(
-    ...     (ListSource("ab", name="web"), 3), (ListSource("c", name="code"), 1)
-    ... )
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     file = Path(folder) / "mix.html"
-    ...     draw(simulate(blend, 1000, intervals=200), file, title="mix")
-    ...     file.read_text().startswith("<!doctype html>")
-    True
+    Raises:
+        ConfigError: If the file cannot be written, and as `check_plot`.
+
+    Example:
+        >>> import tempfile
+        >>> from energize import BlendDataset, ListSource
+        >>> from energize.report import simulate
+        >>> blend = BlendDataset(
+        ...     (ListSource("ab", name="web"), 3), (ListSource("c", name="code"), 1)
+        ... )
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     file = Path(folder) / "mix.html"
+        ...     draw(simulate(blend, 1000, intervals=200), file, title="mix")
+        ...     file.read_text().startswith("<!doctype html>")
+        True
     """
     check_plot(path)
     path = path_of(path)
@@ -132,10 +139,10 @@ def draw(
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """A source, or all others together, in a stack.
+    """A source, or the remaining sources together, in a stack.
 
-    `shares` and `asked`: from point to point, 0 to 1; NaN if nothing is asked. `share`
-    and `requested_share`: over all steps.
+    `shares` and `requested` are values from 0 to 1 at every point; NaN without a
+    request. `share` and `requested_share` are means over all steps.
     """
 
     name: str
@@ -147,18 +154,18 @@ class Band:
 
 
 def bands_of(run: Simulation) -> list[Band]:
-    """Return the sources with the largest shares, each as a band, and one band of all
-    others.
+    """Return the sources with the largest shares as bands, and one band for the rest.
 
-    The others are those that are too many, or nowhere wide enough to be seen. Sources
-    that are never read, nor asked for, are left out.
+    The rest are sources beyond the maximum and sources too thin to be visible. Sources
+    that are neither read nor requested are left out.
 
-    >>> from energize import BlendDataset, ListSource
-    >>> from energize.report import simulate
-    >>> sources = [(ListSource("ab", name=f"s{i}"), 1) for i in range(20)]
-    >>> bands = bands_of(simulate(BlendDataset(sources), 1000))
-    >>> len(bands), bands[-1].name, round(bands[-1].share, 3)
-    (9, '12 others', 0.6)
+    Example:
+        >>> from energize import BlendDataset, ListSource
+        >>> from energize.report import simulate
+        >>> sources = [(ListSource("ab", name=f"s{i}"), 1) for i in range(20)]
+        >>> bands = bands_of(simulate(BlendDataset(sources), 1000))
+        >>> len(bands), bands[-1].name, round(bands[-1].share, 3)
+        (9, '12 others', 0.6)
     """
     shares = run.shares()
     widest = np.fmax(shares, run.asked).max(axis=0)
@@ -179,7 +186,7 @@ def bands_of(run: Simulation) -> list[Band]:
 
 
 def _band(run: Simulation, shares: FloatArray, group: list[int], colour: str) -> Band:
-    """Return one band of the sources whose numbers are in `group`."""
+    """Return one band of the sources in `group`, given as indices."""
     sources = [run.sources[number] for number in group]
     requested = [source.asked for source in sources if source.asked is not None]
     return Band(
@@ -305,7 +312,7 @@ def _percent(share: float | None) -> str:
 
 
 def _short(name: str, longest: int = 30) -> str:
-    """Return a name that fits, cut in its middle: ends tell folders apart.
+    """Return a name that fits, cut in the middle: the ends distinguish folders.
 
     >>> _short("a_folder/with/a/long/name/captions", 20)
     'a_folde…ame/captions'

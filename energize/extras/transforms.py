@@ -473,7 +473,7 @@ class _Described(TransformMapper[Any]):
         return name
 
     def _size(self) -> tuple[int, int]:
-        """Return the (height, width) that it asks for."""
+        """Return the output size (height, width)."""
         sizes = _several(self.transform.size)
         return int(sizes[0]), int(sizes[-1])
 

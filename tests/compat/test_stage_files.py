@@ -365,7 +365,7 @@ def test_rows_of_other_formats(tmp_path):
         assert sorted(found.tolist()) == np.arange(48).reshape(12, 4).tolist()
     for name, text in (
         ("a.bin", "reads a .npy file"),
-        ("none.npy", "there is nothing at"),
+        ("none.npy", "is missing. Set its dataset_path"),
     ):
         (tmp_path / "a.bin").touch()
         wrong = stage(**{**of, "dataset_type": "packed_memmap", "dataset_path": name})
