@@ -238,6 +238,24 @@ def test_a_vision_language_model_is_fine_tuned_and_goes_on_from_the_middle(tmp_p
         assert sum(each[-3:]) < sum(each[:3]) / 4
 
 
+def test_the_program_for_ddp_resumes_with_equal_losses(tmp_path):
+    """On two ranks, with batches of text alone, validated every ten steps."""
+    script = str(ROOT / "examples" / "train_ddp.py")
+    printed = {
+        (folder, steps): launched(
+            script, tmp_path / folder, "--steps", steps, ranks=2
+        ).stdout.splitlines()
+        for folder, steps in (("whole", 40), ("stopped", 20), ("stopped", 40))
+    }
+    whole = printed["whole", 40]
+    assert [line.split(":")[0] for line in whole] == [
+        f"step {step}" for step in (10, 20, 30, 40)
+    ]
+    assert printed["stopped", 20] + printed["stopped", 40] == whole
+    losses = [float(line.rpartition(" ")[2]) for line in whole]
+    assert losses[-1] < 0.7 * losses[0]
+
+
 def test_every_example_is_run_and_listed():
     text = (ROOT / "examples" / "README.md").read_text()
     documented = (ROOT / "docs" / "frameworks.md").read_text()

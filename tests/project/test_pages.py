@@ -181,10 +181,10 @@ def test_the_metadataset_in_tokens(tmp_path):
     assert weights == {("captions", 0.5), ("web", 1.0)}
 
 
-def test_three_lines(tmp_path, monkeypatch):
+def test_the_first_example_prints_what_the_page_shows(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "photos").mkdir()
-    (tmp_path / "photos" / "metadata.csv").write_text("file_name,text\nred.png,red\n")
-    PIL.Image.new("RGB", (8, 6), "red").save(tmp_path / "photos" / "red.png")
-    text = readme("python", 'get_train_dataset("photos"').replace("1000", "2")
-    assert run(text)["batch"].caption == ["red"] * 32
+    tutorial = (ROOT / "docs" / "tutorial.md").read_text()
+    [draw] = re.findall(r'title="make_data.py"\n(.*?)```', tutorial, re.DOTALL)
+    run(draw)
+    run(readme("python", "resumed = "))
+    assert capsys.readouterr().out == readme("text", "a disc")
