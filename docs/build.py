@@ -205,16 +205,20 @@ def _block(name: str, word: str) -> str:
 
 
 def fenced(text: str) -> str:
-    """The text with examples of `>>>` in fences, where they stand in none."""
-    lines, inside, opened = [], False, False
+    """Put examples of `>>>` that have no fence into fences, at their indentation."""
+    lines: list[str] = []
+    in_fence = False
+    opened: str | None = None  # the indentation of the fence that was opened here
     for line in [*text.split("\n"), ""]:
-        inside ^= line.startswith("```")
-        if not inside and not opened and line.startswith(">>> "):
-            lines.append("```python")
-            opened = True
-        elif opened and not line:
-            lines.append("```")
-            opened = False
+        bare = line.lstrip()
+        in_fence ^= bare.startswith("```")
+        indent = line[: len(line) - len(bare)]
+        if opened is not None and (not bare or len(indent) < len(opened)):
+            lines.append(f"{opened}```")
+            opened = None
+        elif opened is None and not in_fence and bare.startswith(">>> "):
+            lines.append(f"{indent}```python")
+            opened = indent
         lines.append(line)
     return "\n".join(lines[:-1])
 
