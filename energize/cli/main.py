@@ -61,7 +61,7 @@ class _Commands(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         try:
-            with os_errors_as(DatasetError, what="cannot be used"):
+            with os_errors_as(DatasetError, fault="cannot be used"):
                 return super().invoke(ctx)
         except EnergizeError as reason:
             if ctx.params.get("debug"):

@@ -215,18 +215,18 @@ def _divided(weight: float, shares: Mapping[str, float]) -> dict[str, float]:
     return {name: weight * (share / total) for name, share in shares.items()}
 
 
-def same_shares(weights: Mapping[str, float], asked: Mapping[str, float]) -> bool:
+def same_shares(weights: Mapping[str, float], target: Mapping[str, float]) -> bool:
     """Return whether weights are what was asked, for groups of them perhaps."""
-    sums = dict.fromkeys(asked, 0.0)
+    sums = dict.fromkeys(target, 0.0)
     for name, weight in weights.items():
-        group = group_of(name, asked)
+        group = group_of(name, target)
         if group is None:
             return False
         sums[group] += weight
-    totals = sum(sums.values()), sum(asked.values())
+    totals = sum(sums.values()), sum(target.values())
     return all(totals) and all(
-        math.isclose(sums[name] / totals[0], asked[name] / totals[1], abs_tol=1e-12)
-        for name in asked
+        math.isclose(sums[name] / totals[0], target[name] / totals[1], abs_tol=1e-12)
+        for name in target
     )
 
 
@@ -340,7 +340,7 @@ def _listed(blends: Sequence[NamedBlend]) -> str:
 
 def blend_called(dataset: Dataset[Any], name: str) -> NamedBlend | None:
     """Return the blend of a name, if there is one."""
-    return next((each for each in blends_in(dataset) if each.name == name), None)
+    return next((blend for blend in blends_in(dataset) if blend.name == name), None)
 
 
 def with_names_of(dataset: Dataset[Any], cursor: State) -> State:
@@ -502,7 +502,7 @@ def part_positions(dataset: Any, items: int) -> list[PartPosition]:
     """
     seen: Counter[str] = Counter()
     positions = []
-    for _, node, taken in _parts(dataset, items):
+    for _, node, count in _parts(dataset, items):
         part = node
         earlier = 0
         if type(node) is ContinuedDataset:
@@ -510,7 +510,7 @@ def part_positions(dataset: Any, items: int) -> list[PartPosition]:
             earlier = node.read - node.since
         name = ", ".join([source.label or source.name for source in part.sources])
         digest = _part_digest(part, seen)
-        positions.append(PartPosition(digest, name, taken + earlier, part.sources))
+        positions.append(PartPosition(digest, name, count + earlier, part.sources))
     return positions
 
 
@@ -588,16 +588,16 @@ def _parts(node: Any, items: int, way: Way = ()) -> list[tuple[Way, Any, int]]:
     `items` items take: down to where that is not known without reading, or items are
     not taken in turn.
     """
-    taken = None
+    counts = None
     several = len(node.inputs) > 1
     if several and (node.indexed or node.sized):
-        taken = node.taken(items)
+        counts = node.taken(items)
     elif node.inputs and not several:
-        taken = node.reached(items)
-    if taken is None:
+        counts = node.reached(items)
+    if counts is None:
         return [(way, node, items)]
     parts: list[tuple[Way, Any, int]] = []
-    for number, (child, count) in enumerate(zip(node.inputs, taken, strict=True)):
+    for number, (child, count) in enumerate(zip(node.inputs, counts, strict=True)):
         below = (*way, number)
         mixed = several and not node.indexed  # a mix of streams
         parts += [(below, child, count)] if mixed else _parts(child, count, below)
@@ -679,27 +679,27 @@ class Edits:
 
         Raises `ConfigError` if a state could not hold that many changes.
         """
-        place = change.blend, change.at, change.waits
-        kept = [
-            each for each in self.changes if (each.blend, each.at, each.waits) != place
+        slot = change.blend, change.at, change.waits
+        remaining = [
+            edit for edit in self.changes if (edit.blend, edit.at, edit.waits) != slot
         ]
-        changes = sorted([*kept, change], key=lambda each: (each.waits, each.at))
+        changes = sorted([*remaining, change], key=lambda edit: (edit.waits, edit.at))
         _check_size(changes)
         return replace(self, changes=tuple(changes))
 
     def without(self, change: Change) -> Edits:
         """Without a change."""
         return replace(
-            self, changes=tuple(each for each in self.changes if each != change)
+            self, changes=tuple(edit for edit in self.changes if edit != change)
         )
 
     @property
     def waiting(self) -> tuple[Change, ...]:
         """The changes that are still to come."""
-        return tuple(each for each in self.changes if each.waits)
+        return tuple(edit for edit in self.changes if edit.waits)
 
     def applied(
-        self, dataset: Dataset[Any], known: Edits | None = None, edited: Any = None
+        self, dataset: Dataset[Any], previous: Edits | None = None, edited: Any = None
     ) -> Any:
         """Return the dataset with all of them but those whose slots only reading will
         tell; `edited` is the dataset with those that are `known`, from which it goes on
@@ -708,10 +708,10 @@ class Edits:
         Raises `ConfigError` for a blend that it does not have, and for what no change
         can be.
         """
-        begun = 0 if known is None else len(known.changes)
-        if known != replace(self, changes=self.changes[:begun]):
+        begun = 0 if previous is None else len(previous.changes)
+        if previous != replace(self, changes=self.changes[:begun]):
             begun = 0
-            moves = {each.part: each for each in self.moves}
+            moves = {move.part: move for move in self.moves}
             edited = moved(dataset, moves) if moves else dataset
         for change in self.changes[begun:]:
             edited = with_change(edited, change)
@@ -719,9 +719,9 @@ class Edits:
 
     def saved(self) -> State:
         """As plain data; nothing where there are none."""
-        changes = [each.saved() for each in self.changes]
-        told = {"changes": changes, "moves": [list(each) for each in self.moves]}
-        return {name: edits for name, edits in told.items() if edits}
+        changes = [edit.saved() for edit in self.changes]
+        state = {"changes": changes, "moves": [list(edit) for edit in self.moves]}
+        return {name: edits for name, edits in state.items() if edits}
 
     @classmethod
     def loaded(cls, cursor: State) -> Edits:

@@ -71,7 +71,9 @@ def takes_generator(function: Callable[..., Any]) -> bool:
     return parameter is not None and parameter.kind is not parameter.POSITIONAL_ONLY
 
 
-def call_without_draws(function: Callable[..., T], what: str, /, **arguments: Any) -> T:
+def call_without_draws(
+    function: Callable[..., T], subject: str, /, **arguments: Any
+) -> T:
     """Call a function whose result may depend on its arguments alone.
 
     Raises:
@@ -80,7 +82,9 @@ def call_without_draws(function: Callable[..., T], what: str, /, **arguments: An
     """
     window = current_window()
     if window is None:
-        read: Callable[[], T] = partial(call_without_draws, function, what, **arguments)
+        read: Callable[[], T] = partial(
+            call_without_draws, function, subject, **arguments
+        )
         return read_in_window(read)
     record = record_of(function)
     window.enter()
@@ -88,8 +92,8 @@ def call_without_draws(function: Callable[..., T], what: str, /, **arguments: An
     result = window.call_seeded(record, 0, partial(function, **arguments))
     if record.draws:
         raise ConfigError(
-            f"{what}: {function_name(function)} draws random numbers. Let it depend on "
-            "its arguments alone"
+            f"{subject}: {function_name(function)} draws random numbers. Let it "
+            "depend on its arguments alone"
         )
     return result
 
@@ -160,12 +164,12 @@ class Call:
         window = current_window()
         if window is None:
             return read_in_window(partial(self.each, arguments, request, keyed))
-        numbers, reading, where = request
+        numbers, reading, locate = request
         seeds = self._begin(window, reading)
         words: Sequence[int] | None = None
         if seeds or self._takes_generator:
             words = keyed() if keyed else self._words(numbers, reading.attempt)
-        made: list[Any] = []
+        results: list[Any] = []
         config = reading.config
         outer = call_context.get()
         gathering = outer.gathering
@@ -175,27 +179,27 @@ class Call:
                 zip(arguments, numbers.tolist(), strict=True)
             ):
                 if type(argument) is Failed:
-                    made.append(argument)
+                    results.append(argument)
                     continue
                 if self._hook is not None or outer.config is not config:
                     values = number, config, self._hook, gathering, batch
                     call_context.set(context_of(values))
                 word = 0 if words is None else words[row]
-                made.append(
+                results.append(
                     self._called(
-                        argument, word, reading, row, where, window if seeds else None
+                        argument, word, reading, row, locate, window if seeds else None
                     )
                 )
         finally:
             leave_call(outer, reading.config)
-        return made
+        return results
 
     def _words(self, numbers: Int64Array, attempt: int) -> list[int]:
         words: list[int] = hash_positions(self._key, numbers, attempt).tolist()
         return words
 
     def one(
-        self, argument: Any, word: Word, index: int, reading: ReadContext, where: Where
+        self, argument: Any, word: Word, index: int, reading: ReadContext, locate: Where
     ) -> Any:
         """Return what the function makes of an argument, for item `index`, keyed by
         `word()`.
@@ -203,7 +207,7 @@ class Call:
         window = current_window()
         if window is None:
             return read_in_window(
-                partial(self.one, argument, word, index, reading, where)
+                partial(self.one, argument, word, index, reading, locate)
             )
         seeds = self._begin(window, reading)
         outer = call_context.get()
@@ -211,7 +215,7 @@ class Call:
         try:
             keyed = word() if seeds or self._takes_generator else 0
             return self._called(
-                argument, keyed, reading, 0, where, window if seeds else None
+                argument, keyed, reading, 0, locate, window if seeds else None
             )
         finally:
             leave_call(outer, reading.config)
@@ -236,32 +240,34 @@ class Call:
         word: int,
         reading: ReadContext,
         row: int,
-        where: Where,
+        locate: Where,
         window: ReadWindow | None,
     ) -> Any:
         fn = self.fn
         if reading.listed is not None and reading.listed.holds(
             function_name(fn), argument
         ):
-            return reading.listed.failed(where(row))
+            return reading.listed.failed(locate(row))
         try:
             if window is not None:
-                made = self._called_seeded(argument, word, reading, row, where, window)
+                result = self._called_seeded(
+                    argument, word, reading, row, locate, window
+                )
             elif self._takes_generator:
-                made = fn(argument, rng=generator(word))
+                result = fn(argument, rng=generator(word))
             else:
-                made = fn(argument)
+                result = fn(argument)
             if self._in_a_row:
                 self._in_a_row = 0
             if (
-                self._keep is None and type(made) is not GeneratorType
+                self._keep is None and type(result) is not GeneratorType
             ):  # as for most samples
-                return made
-            return self._checked(argument, made)
+                return result
+            return self._checked(argument, result)
         except NotRepeatableError:
             raise
         except Exception as error:
-            return self._failed(error, argument, reading, where(row))
+            return self._failed(error, argument, reading, locate(row))
 
     def _called_seeded(
         self,
@@ -269,7 +275,7 @@ class Call:
         word: int,
         reading: ReadContext,
         row: int,
-        where: Where,
+        locate: Where,
         window: ReadWindow,
     ) -> Any:
         """Call the function with seeded generators; the first times twice, to
@@ -280,14 +286,14 @@ class Call:
             call = partial(_call_with_generator, self.fn, word)
         record = self._record
         copied = self._copied(argument, reading)
-        made = window.call_seeded(record, word, partial(call, argument))
-        if copied is not None and type(made) is not GeneratorType:
+        result = window.call_seeded(record, word, partial(call, argument))
+        if copied is not None and type(result) is not GeneratorType:
             try:
                 again = window.call_seeded(record, word, partial(call, copied))
             except Exception as error:
                 again = error
-            self._compare(made, again, reading, partial(where, row))
-        return made
+            self._compare(result, again, reading, partial(locate, row))
+        return result
 
     def _copied(self, argument: Any, reading: ReadContext) -> Any:
         """Return the argument for a second call; None if there is to be none."""
@@ -301,7 +307,7 @@ class Call:
         return pickle.loads(pickled)  # noqa: S301 - made three lines above
 
     def _compare(
-        self, made: Any, again: Any, reading: ReadContext, where: Callable[[], str]
+        self, result: Any, again: Any, reading: ReadContext, locate: Callable[[], str]
     ) -> None:
         """Compare what two calls returned.
 
@@ -310,19 +316,19 @@ class Call:
                 `FailurePolicy.check_functions` is "warn".
 
         """
-        pickled = _pickled(made)
+        pickled = _pickled(result)
         equal = pickled is not None and pickled == _pickled(
             again
         )  # the quick way to be sure
-        if equal or content_digest(made) == content_digest(again):
+        if equal or content_digest(result) == content_digest(again):
             self._record.points += (
-                1 if made is None or isinstance(made, bool) else PROVEN
+                1 if result is None or isinstance(result, bool) else PROVEN
             )
             return
         name = function_name(self.fn)
         text = (
             f"{name} returned another value when it was called a second time with the "
-            f"same sample and the same seeds: {where()} ({made!r:.60}, then "
+            f"same sample and the same seeds: {locate()} ({result!r:.60}, then "
             f"{again!r:.60}). It keeps state between calls, such as a counter or a "
             "generator of its own. Let it depend on its argument alone, and draw from "
             "its parameter `rng` or from the global generators"
@@ -335,14 +341,14 @@ class Call:
         self._record.points = PROVEN
         said_once(name, "not repeatable", text, logging.WARNING)
 
-    def _checked(self, argument: Any, made: Any) -> Any:
-        if type(made) is GeneratorType:
+    def _checked(self, argument: Any, result: Any) -> Any:
+        if type(result) is GeneratorType:
             raise ReturnError(
                 f"{function_name(self.fn)} returned a generator, which is no item. To "
                 "make several items of one, write it as a generator function itself, "
                 "with `yield` or `yield from`, where one may stand; else return a list"
             )
-        return made if self._keep is None else self._keep(argument, made)
+        return result if self._keep is None else self._keep(argument, result)
 
     def items(
         self,
@@ -350,9 +356,9 @@ class Call:
         word: Word,
         index: int,
         reading: ReadContext,
-        where: Where,
+        locate: Where,
         *,
-        made: tuple[Any, Sequence[Any]],
+        origin: tuple[Any, Sequence[Any]],
     ) -> Iterator[Any]:
         """Return what a generator function yields of an argument, one item after
         another. If it fails, what is `made` is left out: a dataset, and the origins of
@@ -364,10 +370,10 @@ class Call:
         fn = self.fn
 
         def run(
-            given: Any,
+            value: Any,
         ) -> Iterator[Any]:  # with the part of a function before it iterates
-            own = {"rng": generator(word())} if self._takes_generator else {}
-            yield from fn(given, **own)
+            options = {"rng": generator(word())} if self._takes_generator else {}
+            yield from fn(value, **options)
 
         copied = self._copied(argument, reading)
         shadow = (
@@ -375,11 +381,11 @@ class Call:
         )
         running = DrawingIterator(self._record, run(argument), word)
         while True:
-            item = self._next(running, shadow, argument, index, reading, where)
+            item = self._next(running, shadow, argument, index, reading, locate)
             if item is _END:
                 return
             if type(item) is Failed:
-                reading.leave_out(item, *made)
+                reading.leave_out(item, *origin)
                 return
             yield item
 
@@ -390,11 +396,11 @@ class Call:
         argument: Any,
         index: int,
         reading: ReadContext,
-        where: Where,
+        locate: Where,
     ) -> Any:
         listed = reading.listed
         if listed is not None and listed.holds(function_name(self.fn), argument):
-            return listed.failed(where(0))
+            return listed.failed(locate(0))
         window = current_window()
         if window is None:
             raise LoaderError(
@@ -404,46 +410,49 @@ class Call:
         outer = call_context.get()
         call_context.set(outer.calling(index, reading.config, self._hook))
         try:
-            made = running.next(window, seeded=seeds)
+            result = running.next(window, seeded=seeds)
             if shadow is not None:
                 self._compare(
-                    made, shadow.next(window, seeded=True), reading, partial(where, 0)
+                    result,
+                    shadow.next(window, seeded=True),
+                    reading,
+                    partial(locate, 0),
                 )
         except StopIteration:
             return _END
         except NotRepeatableError:
             raise
         except Exception as error:
-            return self._failed(error, argument, reading, where(0))
+            return self._failed(error, argument, reading, locate(0))
         finally:
             leave_call(outer, reading.config)
         self._in_a_row = 0
         try:
-            return self._checked(argument, made)
+            return self._checked(argument, result)
         except Exception as error:
-            return self._failed(error, argument, reading, where(0))
+            return self._failed(error, argument, reading, locate(0))
 
     def _failed(
-        self, error: Exception, argument: Any, reading: ReadContext, place: str
+        self, error: Exception, argument: Any, reading: ReadContext, location: str
     ) -> Failed:
         """Return the failure of a call that raised an exception."""
         name = function_name(self.fn)
         window = current_window()
         if window is not None and window.restarting:
-            return Failed(SkipSample(name), place)  # logged at the first reading
+            return Failed(SkipSample(name), location)  # logged at the first reading
         reason: SampleError | SkipSample
         if isinstance(error, SkipSample | DataError):
             reason = error
         else:
-            reason = self._decided(error, argument, reading, place)
+            reason = self._decided(error, argument, reading, location)
         _forget_frames(reason)
         stored = None
         if reading.failures.quarantine is not None:
             stored = place_of(argument, name)
-        return Failed(reason, place, stored, lasting=self._is_pure)
+        return Failed(reason, location, stored, lasting=self._is_pure)
 
     def _decided(
-        self, error: Exception, argument: Any, reading: ReadContext, place: str
+        self, error: Exception, argument: Any, reading: ReadContext, location: str
     ) -> SampleError | SkipSample:
         """Return the outcome that the failure policy has for an unexpected exception.
 
@@ -451,7 +460,7 @@ class Call:
             FatalSampleError: If the function failed too often in a row.
         """
         name = function_name(self.fn)
-        text = _error_text(name, error, argument, place)
+        text = _error_text(name, error, argument, location)
         wrapped = EncoderError(text)
         wrapped.__cause__ = error
         wrapped.sample = argument
@@ -483,15 +492,15 @@ def _forget_frames(reason: BaseException | None) -> None:
         reason = reason.__cause__ or reason.__context__
 
 
-def _error_text(name: str, error: Exception, argument: Any, place: str) -> str:
+def _error_text(name: str, error: Exception, argument: Any, location: str) -> str:
     if isinstance(error, ReturnError):
         subject = f"{name} " if isinstance(error, LostWeightError) else ""
-        return f"{subject}{error}\n  at {place}"
+        return f"{subject}{error}\n  at {location}"
     size = failed_allocation(error)
     if size is None:
         return (
             f"{name} raised {type(error).__name__}: {error}\n"
-            f"  at {place}\n"
+            f"  at {location}\n"
             "  (raise SkipSample to leave a sample out, DataError to count it "
             "as damaged; or have all exceptions counted with "
             "get_loader(on_error='skip'))"
@@ -500,6 +509,6 @@ def _error_text(name: str, error: Exception, argument: Any, place: str) -> str:
     return (
         f"{name} could not allocate {size}{batch}: "
         f"{type(error).__name__}: {error}\n"
-        f"  at {place}\n"
+        f"  at {location}\n"
         "  (use a smaller batch_size, smaller samples or fewer workers)"
     )

@@ -63,22 +63,22 @@ def failed_allocation(error: BaseException | None) -> str | None:
     >>> failed_allocation(MemoryError()), failed_allocation(RuntimeError("no such key"))
     ('an unknown number of bytes', None)
     """
-    found = _ALLOCATED.search(str(error))
+    match = _ALLOCATED.search(str(error))
     if not isinstance(error, MemoryError) and (
-        found is None or not isinstance(error, RuntimeError)
+        match is None or not isinstance(error, RuntimeError)
     ):
         return None
     shape = getattr(error, "shape", None)
     dtype = getattr(error, "dtype", None)
     if shape is not None and dtype is not None:
         return f"{math.prod(shape) * dtype.itemsize:,} bytes"
-    if found is None:
+    if match is None:
         return "an unknown number of bytes"
-    number, unit = found.groups()
+    number, unit = match.groups()
     return f"{int(number):,} {unit}" if number.isdigit() else f"{number} {unit}"
 
 
-def checked_whole(value: object, where: str, least: int | None = None) -> int:
+def checked_whole(value: object, label: str, least: int | None = None) -> int:
     """`value` as a whole number, `least` or more; `ConfigError` beginning with `where`.
 
     >>> checked_whole(0, "Dice: eyes", 1)
@@ -89,19 +89,19 @@ def checked_whole(value: object, where: str, least: int | None = None) -> int:
     number = whole_number(value, least)
     if number is None:
         bound = "" if least is None else f", {least} or more"
-        raise ConfigError(f"{where} is a whole number{bound}; got {value!r}")
+        raise ConfigError(f"{label} is a whole number{bound}; got {value!r}")
     return number
 
 
-def check_processes(count: int, where: str) -> None:
+def check_processes(count: int, label: str) -> None:
     """Raise `ConfigError` for more processes than `limits.PROCESSES` for each core."""
     cores = os.cpu_count() or 1
     if count > limits.PROCESSES * cores:
         text = limits.over("PROCESSES", -(-count // cores))
-        raise ConfigError(f"{where}={count} on a machine of {cores} cores: {text}")
+        raise ConfigError(f"{label}={count} on a machine of {cores} cores: {text}")
 
 
-def checked_function(value: F, where: str) -> F:
+def checked_function(value: F, label: str) -> F:
     """Return a function of the user; `ConfigError` beginning with `where` for what
     cannot be called.
 
@@ -111,17 +111,17 @@ def checked_function(value: F, where: str) -> F:
     energize.errors.ConfigError: Dice: roll is a function; got 'len'
     """
     if not callable(value):
-        raise ConfigError(f"{where} is a function; got {repr(value)[:80]}")
+        raise ConfigError(f"{label} is a function; got {repr(value)[:80]}")
     return value
 
 
-def checked_batch_size(value: object, where: str) -> int:
+def checked_batch_size(value: object, label: str) -> int:
     """Return the size of a batch; `ConfigError` beginning with `where` for what is
     none, or for more than the limit BATCH_ITEMS: all that a batch holds lies in memory.
     """
-    size = checked_whole(value, where, 1)
+    size = checked_whole(value, label, 1)
     if size > limits.BATCH_ITEMS:
-        raise ConfigError(f"{where}: {limits.over('BATCH_ITEMS', size)}")
+        raise ConfigError(f"{label}: {limits.over('BATCH_ITEMS', size)}")
     return size
 
 
@@ -152,7 +152,7 @@ def checked_flag(value: object, name: str, owner: str) -> bool:
 
 
 def checked_choice(
-    value: object, name: str, known: Collection[str], owner: str = ""
+    value: object, name: str, choices: Collection[str], owner: str = ""
 ) -> str:
     """Return `value` if it is one of the words `known`; else raise `ConfigError` with
     the nearest.
@@ -163,16 +163,16 @@ def checked_choice(
     energize.errors.ConfigError: Mix: way='cosin' is not one of cosine; did you mean \
 'cosine'?
     """
-    if isinstance(value, str) and value in known:
+    if isinstance(value, str) and value in choices:
         return value
     raise ConfigError(
         f"{owner and owner + ': '}{name}={value!r} is not one of "
-        f"{', '.join(known) or 'none'}"
-        f"{nearest(str(value), list(known))}"
+        f"{', '.join(choices) or 'none'}"
+        f"{nearest(str(value), list(choices))}"
     )
 
 
-def check_names(given: Iterable[str], options: Iterable[str], *makers: type) -> None:
+def check_names(names: Iterable[str], options: Iterable[str], *makers: type) -> None:
     """`ConfigError` for a name given that is neither of `options` nor a parameter of
     the classes `makers`; it lists those that are known.
     """
@@ -182,12 +182,12 @@ def check_names(given: Iterable[str], options: Iterable[str], *makers: type) -> 
         for name, parameter in inspect.signature(maker).parameters.items()
         if parameter.kind is parameter.KEYWORD_ONLY
     ]
-    known = list(dict.fromkeys([*parameters, *options]))
-    for name in given:
-        if name not in known:
+    allowed = list(dict.fromkeys([*parameters, *options]))
+    for name in names:
+        if name not in allowed:
             raise ConfigError(
-                f"there is no parameter {name!r}{nearest(name, known) or '.'} Known: "
-                f"{', '.join(known)}"
+                f"there is no parameter {name!r}{nearest(name, allowed) or '.'} Known: "
+                f"{', '.join(allowed)}"
             )
 
 
@@ -219,10 +219,10 @@ def checked_arguments(function: F) -> F:
             name, *inside = first["loc"]
             if isinstance(name, int):
                 name = list(signature.parameters)[name]
-            where = ".".join(map(str, (name, *inside)))
-            given = repr(first["input"])[:80]
+            location = ".".join(map(str, (name, *inside)))
+            value = repr(first["input"])[:80]
             raise ConfigError(
-                f"{owner}: {where}: {first['msg']}; got {given}"
+                f"{owner}: {location}: {first['msg']}; got {value}"
             ) from None
 
     return cast("F", called)

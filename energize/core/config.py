@@ -107,12 +107,14 @@ def _cut(tree: Tree) -> Tree:
     """
     inputs = tree.get("inputs", [])
     if len(inputs) < 2:
-        return {**tree, "inputs": [_cut(each) for each in inputs]} if inputs else tree
-    of_each = _of_each_input(tree)
-    kept = {name: value for name, value in tree.items() if name not in of_each}
-    columns = [tree[name] for name in of_each]
+        return (
+            {**tree, "inputs": [_cut(source) for source in inputs]} if inputs else tree
+        )
+    per_input = _of_each_input(tree)
+    shared = {name: value for name, value in tree.items() if name not in per_input}
+    columns = [tree[name] for name in per_input]
     return {
-        **kept,
+        **shared,
         "inputs": [digest(row)[:_DIGITS] for row in zip(*columns, strict=True)],
     }
 
@@ -122,8 +124,8 @@ def _of_each_input(tree: Tree) -> list[str]:
     count = len(tree["inputs"])
     return [
         name
-        for name, each in tree.items()
-        if isinstance(each, list) and len(each) == count
+        for name, values in tree.items()
+        if isinstance(values, list) and len(values) == count
     ]
 
 
@@ -135,9 +137,12 @@ def _beside(dataset: Description) -> tuple[tuple[str, ...], str]:
         node = waiting.pop()
         if len(functions) < _FUNCTIONS:
             values = (getattr(node, name) for name in node.parameter_names)
-            told = ((each, described(each)) for each in values if callable(each))
+            described_functions = (
+                (value, described(value)) for value in values if callable(value)
+            )
             names = (
-                text if isinstance(text, str) else name_of(each) for each, text in told
+                text if isinstance(text, str) else name_of(value)
+                for value, text in described_functions
             )
             functions.update(dict.fromkeys(names))
         if not node.inputs and "path" in node.__dict__:
@@ -255,12 +260,12 @@ def _changed_settings(
     for name in {**saved, **current}:
         if name not in ("kind", "inputs"):
             was = saved.get(name, _ABSENT)
-            now = current.get(name, _ABSENT)
-            yield from _changed(f"{label}: {name}", was, now, inputs)
+            value = current.get(name, _ABSENT)
+            yield from _changed(f"{label}: {name}", was, value, inputs)
 
 
 def _changed(
-    what: str, saved: Any, current: Any, inputs: Sequence[str]
+    label: str, saved: Any, current: Any, inputs: Sequence[str]
 ) -> Iterator[str]:
     """One setting; of one that has parts, by name or for each input, those that
     changed.
@@ -268,14 +273,14 @@ def _changed(
     if saved == current:
         return
     parts = _parts(saved, current, inputs)
-    for name, was, now in parts:
-        yield from _changed(f"{what}{name}", was, now, inputs)
+    for name, old, new in parts:
+        yield from _changed(f"{label}{name}", old, new, inputs)
     if saved is _ABSENT:
-        yield f"{what} is new: {_short(current)}"
+        yield f"{label} is new: {_short(current)}"
     elif current is _ABSENT:
-        yield f"{what} is gone: it was {_short(saved)}"
+        yield f"{label} is gone: it was {_short(saved)}"
     elif not parts:
-        yield f"{what} was {_short(saved)}, is {_short(current)}"
+        yield f"{label} was {_short(saved)}, is {_short(current)}"
 
 
 def _parts(
@@ -309,23 +314,25 @@ def _stage_parts(saved: list[Any], current: list[Any]) -> list[tuple[str, Any, A
     return parts
 
 
-def _renamed(label: str, before: Sequence[str], now: Sequence[str]) -> Iterator[str]:
+def _renamed(
+    label: str, old_names: Sequence[str], new_names: Sequence[str]
+) -> Iterator[str]:
     """Yield what of the names of inputs is gone or new, or that their order is another
     one.
     """
-    old = Counter(before)
-    new = Counter(now)
+    old = Counter(old_names)
+    new = Counter(new_names)
     for word, names in (("is gone", old - new), ("is new", new - old)):
         yield from (f"{label}: {name} {word}" for name in names)
-    if old == new and before != now:
+    if old == new and old_names != new_names:
         yield (
-            f"{label}: the order of its inputs was {', '.join(before)}, is "
-            f"{', '.join(now)}"
+            f"{label}: the order of its inputs was {', '.join(old_names)}, is "
+            f"{', '.join(new_names)}"
         )
 
 
 def _labels(trees: Any) -> list[str]:
-    return [_label(each) for each in trees] if isinstance(trees, list) else []
+    return [_label(tree) for tree in trees] if isinstance(trees, list) else []
 
 
 def _label(tree: Any) -> str:
@@ -366,7 +373,7 @@ def weights_of(tree: Any) -> dict[str, float]:
     inputs = tree.get("inputs") if isinstance(tree, dict) else None
     if not isinstance(inputs, list) or not isinstance(tree["weights"], list):
         return {}
-    names = [", ".join(leaf_names(each)) for each in inputs]
+    names = [", ".join(leaf_names(source)) for source in inputs]
     pairs = zip(names, tree["weights"], strict=False)
     return {name: weight for name, weight in pairs if isinstance(weight, int | float)}
 
@@ -401,7 +408,7 @@ def packed(tree: Tree) -> str:
     return base64.b64encode(zlib.compress(text.encode(), 9)).decode()
 
 
-def unpacked(text: str, what: str) -> Tree:
+def unpacked(text: str, name: str) -> Tree:
     """Return what `packed` packed; raise `StateError` naming `what` for anything else,
     and for what is larger or deeper than states are (see `energize.core.limits`),
     before it is made.
@@ -411,12 +418,12 @@ def unpacked(text: str, what: str) -> Tree:
         value = load_large_json(plain.encode())
     except (ValueError, zlib.error, binascii.Error) as error:
         raise StateError(
-            f"the saved state's {what!r} cannot be read, it is damaged or cut off: "
+            f"the saved state's {name!r} cannot be read, it is damaged or cut off: "
             f"{type(error).__name__}: {str(error)[:200]}"
         ) from error
     if not isinstance(value, dict):
         raise StateError(
-            f"the saved state's {what!r} is not a JSON object: {plain[:80]}"
+            f"the saved state's {name!r} is not a JSON object: {plain[:80]}"
         )
     return value
 

@@ -98,12 +98,12 @@ class ColumnCost:
         """Return what the samples `index` of a source cost: float64 of the same
         shape.
         """
-        values = {name: each[index] for name, each in self._values(source).items()}
+        values = {name: column[index] for name, column in self._values(source).items()}
         if isinstance(self.cost, str):
-            made = values[self.cost]
+            result = values[self.cost]
         else:
-            made = call_without_draws(self.cost, "ColumnCost", **values)
-        costs = np.asarray(made, dtype=np.float64)
+            result = call_without_draws(self.cost, "ColumnCost", **values)
+        costs = np.asarray(result, dtype=np.float64)
         if not costs.ndim:
             costs = np.broadcast_to(
                 costs, index.shape
@@ -149,7 +149,10 @@ class ColumnCost:
         if isinstance(self.cost, str):
             return {self.cost: True}
         named = inspect.signature(self.cost).parameters
-        return {name: each.default is each.empty for name, each in named.items()}
+        return {
+            name: parameter.default is parameter.empty
+            for name, parameter in named.items()
+        }
 
 
 _OWNER = "ItemCost"
@@ -195,8 +198,8 @@ class ItemCost:
     def of(self, item: Any) -> float:
         """Return what an item costs."""
         called = named(item, "an item")
-        given = said_of(item, self.cost, called, _OWNER)
-        number = real_number(given)
+        amount = said_of(item, self.cost, called, _OWNER)
+        number = real_number(amount)
         cost = math.nan if number is None else float(number)
         if math.isfinite(cost) and cost > 0:
             return cost
@@ -204,7 +207,7 @@ class ItemCost:
             f"the field {self.cost!r}" if isinstance(self.cost, str) else "the function"
         )
         raise ConfigError(
-            f"{_OWNER}: {called} costs {str(given)[:80]} ({type(given).__name__}) by "
+            f"{_OWNER}: {called} costs {str(amount)[:80]} ({type(amount).__name__}) by "
             f"{says}, and costs are finite numbers above 0; leave such samples out "
             "with SkipSample in the hook before, or give a function that adds what "
             "every item costs, such as lambda item: len(item['tokens']) + 1"
@@ -228,11 +231,11 @@ def said_of(
             f"{owner}: {called} has no field {says!r}; it has "
             f"{', '.join(map(repr, fields)) or 'none'}{nearest(says, list(fields))}"
         )
-    given = fields[says]
+    value = fields[says]
     return (
-        len(given)
-        if hasattr(given, "__len__") and getattr(given, "ndim", 1) != 0
-        else given
+        len(value)
+        if hasattr(value, "__len__") and getattr(value, "ndim", 1) != 0
+        else value
     )
 
 

@@ -116,10 +116,10 @@ class Dataset(Description, ABC, Generic[T_co]):
         """The sources that are read, in the order of the description; refs count in
         it.
         """
-        found: list[SourceNode[Any]] = []
-        for each in self.inputs:
-            found.extend(each.sources)
-        return tuple(found)
+        sources: list[SourceNode[Any]] = []
+        for dataset in self.inputs:
+            sources.extend(dataset.sources)
+        return tuple(sources)
 
     @cached_property
     def has_loss_weights(self) -> bool:
@@ -213,7 +213,7 @@ class Dataset(Description, ABC, Generic[T_co]):
         )
 
     def settled(
-        self, saved: dict[str, Any], now: dict[str, Any], n: int
+        self, saved: dict[str, Any], current: dict[str, Any], n: int
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         """Remove from two configs what concerns only later items.
 
@@ -221,13 +221,13 @@ class Dataset(Description, ABC, Generic[T_co]):
 
         Args:
             saved: The config of this node in a state.
-            now: The config of this node today.
+            current: The config of this node today.
             n: Number of items of this node that the state has delivered.
 
         Returns:
             Both configs.
         """
-        return saved, now
+        return saved, current
 
     def reached(self, n: int) -> Sequence[int] | None:
         """Return the position in every input after `n` items; None if unknown."""
@@ -255,7 +255,7 @@ class IndexedDataset(Dataset[T_co]):
     | `reached(n)` | the position in every input after `n` items | `taken` |
     | `children` | the datasets that `route` leads to | `inputs` |
     | `settings()` | the parameters as JSON, for configs and states | all of them |
-    | `settled(saved, now, n)` | two configs, without what concerns later items | both |
+    | `settled(saved, current, n)` | configs, without what concerns later items | both |
     | `open_pass(opening)` | a stream, for inputs that are streams | by `route` |
 
     `taken`, `spans` and `reached` only make counting fast, and resuming possible in
@@ -362,10 +362,10 @@ class IndexedDataset(Dataset[T_co]):
             The runs, and how many of the first `n` items are made of them. The
             remaining items are located one by one.
         """
-        taken = self.taken(n)
-        if taken is None:
+        counts = self.taken(n)
+        if counts is None:
             return (), 0
-        return [Span(child, 0, count) for child, count in enumerate(taken)], n
+        return [Span(child, 0, count) for child, count in enumerate(counts)], n
 
     def reached(self, n: int) -> Sequence[int] | None:
         """Return the position in every input after the first `n` items.
@@ -429,17 +429,17 @@ class IndexedDataset(Dataset[T_co]):
         """
         if not self.indexed:
             raise tree.not_indexed(self, "random access")
-        asked = np.asarray(positions)
-        whole = asked.dtype.kind in "iu" or not asked.size
-        if asked.ndim != 1 or not (
-            whole and ((asked >= 0) & (asked < LAST_START)).all()
+        values = np.asarray(positions)
+        whole = values.dtype.kind in "iu" or not values.size
+        if values.ndim != 1 or not (
+            whole and ((values >= 0) & (values < LAST_START)).all()
         ):
             raise ConfigError(
                 f"{type(self).__name__}.at: positions are whole numbers, 0 or more and "
                 "below 2**62,"
                 f" in one row; got {str(positions)[:80]}"
             )
-        return read_items(self, asked.astype(np.int64), reading)
+        return read_items(self, values.astype(np.int64), reading)
 
     def open(
         self,

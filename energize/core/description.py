@@ -45,9 +45,9 @@ def described(value: Any) -> Any:
     if isinstance(value, Fraction):
         return str(value)
     if isinstance(value, Mapping):
-        return {str(key): described(each) for key, each in value.items()}
+        return {str(key): described(entry) for key, entry in value.items()}
     if isinstance(value, list | tuple):
-        return [described(each) for each in value]
+        return [described(entry) for entry in value]
     return _object_described(value)
 
 
@@ -73,9 +73,9 @@ def name_of(value: Any) -> str:
     return _named(value if hasattr(value, "__qualname__") else type(value))
 
 
-def _named(thing: Any) -> str:
-    module = getattr(thing, "__module__", None) or "builtins"  # str.upper has none
-    return f"{module}.{thing.__qualname__}"
+def _named(definition: Any) -> str:
+    module = getattr(definition, "__module__", None) or "builtins"  # str.upper has none
+    return f"{module}.{definition.__qualname__}"
 
 
 def function_name(fn: Callable[..., Any]) -> str:
@@ -87,7 +87,9 @@ def function_name(fn: Callable[..., Any]) -> str:
 def functions_of(dataset: Description) -> str:
     """Return the names of the functions that a dataset calls, for messages."""
     values = (getattr(dataset, name) for name in dataset.parameter_names)
-    return ", ".join(function_name(each) for each in values if callable(each)) or "it"
+    return (
+        ", ".join(function_name(value) for value in values if callable(value)) or "it"
+    )
 
 
 def label_of(dataset: Any) -> str:
@@ -185,9 +187,9 @@ class Description:
         if "order_name" not in vars(cls):
             cls.order_name = cls.__name__
         if cls.__new__ is not object.__new__:
-            own = inspect.signature(cls.__init__)
-            cls.__signature__ = own.replace(
-                parameters=list(own.parameters.values())[1:]
+            signature = inspect.signature(cls.__init__)
+            cls.__signature__ = signature.replace(
+                parameters=list(signature.parameters.values())[1:]
             )
 
     def freeze(
@@ -265,7 +267,7 @@ class Description:
         """What the random choices of this node are keyed by: seed, sources and kinds on
         the way.
         """
-        return derive(self.order_name, *[each.key for each in self.inputs])
+        return derive(self.order_name, *[source.key for source in self.inputs])
 
     def failure_tolerance(self, of: str = "") -> int | None:
         """Return how many failures in a row of a function end a run; None if unset.
@@ -283,7 +285,7 @@ class Description:
         """Return the same description with `seed` in all its sources: other orders,
         other draws.
         """
-        return self.with_inputs([each.reseeded(seed) for each in self.inputs])
+        return self.with_inputs([source.reseeded(seed) for source in self.inputs])
 
     def labelled(self, label: str | None, unnamed_label: str | None) -> Self:
         """Return the same description with labels, on which no order depends."""
@@ -331,7 +333,7 @@ class Description:
         """Return the description as a JSON-able tree."""
         tree: dict[str, Any] = {"kind": self.order_name, **self.settings()}
         if self.inputs:
-            tree["inputs"] = [each.describe() for each in self.inputs]
+            tree["inputs"] = [source.describe() for source in self.inputs]
         return tree
 
     def replace(self, **changed: Any) -> Self:
@@ -396,8 +398,8 @@ class Description:
             "unnamed_label",
             "role",
         )
-        kept = ("inputs", "parameter_names", *carried, *self.parameter_names)
-        return {name: getattr(self, name) for name in kept if name in self.__dict__}
+        names = ("inputs", "parameter_names", *carried, *self.parameter_names)
+        return {name: getattr(self, name) for name in names if name in self.__dict__}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         for name, value in state.items():

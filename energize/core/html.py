@@ -59,20 +59,26 @@ def text(value: object, most: int = LETTERS) -> str:
 
 def rows(head: Sequence[str], body: Iterable[Sequence[str]], caption: str = "") -> str:
     """Return a table of cells that are HTML; columns of a head with ">" are numbers."""
-    kinds = [' class="number"' if each.startswith(">") else "" for each in head]
-    names = [each.removeprefix(">") for each in head]
+    cell_classes = [
+        ' class="number"' if title.startswith(">") else "" for title in head
+    ]
+    names = [title.removeprefix(">") for title in head]
     top = "".join(
-        f'<th scope="col"{k}>{text(n)}</th>' for k, n in zip(kinds, names, strict=True)
+        f'<th scope="col"{k}>{text(n)}</th>'
+        for k, n in zip(cell_classes, names, strict=True)
     )
     lines = (
         "".join(
-            f"<td{kind}>{cell}</td>" for kind, cell in zip(kinds, cells, strict=True)
+            f"<td{cell_class}>{cell}</td>"
+            for cell_class, cell in zip(cell_classes, cells, strict=True)
         )
         for cells in body
     )
-    told = f"<caption>{text(caption)}</caption>" if caption else ""
+    top_line = f"<caption>{text(caption)}</caption>" if caption else ""
     inner = "".join(f"<tr>{line}</tr>" for line in lines)
-    return f"<table>{told}<thead><tr>{top}</tr></thead><tbody>{inner}</tbody></table>"
+    return (
+        f"<table>{top_line}<thead><tr>{top}</tr></thead><tbody>{inner}</tbody></table>"
+    )
 
 
 # Pictures
@@ -196,9 +202,9 @@ def gallery(value: Any, name: str) -> str:
     images = pictures_of(value, stretched=True)
     whole = isinstance(value, list | tuple) or getattr(value, "ndim", 3) == 4
     more = len(value) - len(images) if whole else 0
-    told = f"<p>and {more:,} more</p>" if images and more > 0 else ""
-    shown = "".join(figure(each, name) for each in images)
-    return f'<div class="images">{shown}</div>{told}' if images else ""
+    rest = f"<p>and {more:,} more</p>" if images and more > 0 else ""
+    shown = "".join(figure(image, name) for image in images)
+    return f'<div class="images">{shown}</div>{rest}' if images else ""
 
 
 # Values
@@ -252,15 +258,15 @@ def _list_html(values: Sequence[Any], name: str, depth: int) -> str:
 
 
 def _told(array: np.ndarray[Any, Any]) -> str:
-    told = f"{array.dtype} {array.shape}"
+    summary = f"{array.dtype} {array.shape}"
     if array.size and array.dtype.kind != "b":
         finite = array[np.isfinite(array)]
         if finite.size:
             low = finite.min()
             high = finite.max()
-            told += f", {low:g} to {high:g}" if low != high else f", all {low:g}"
-        told += "" if finite.size == array.size else ", not all finite"
-    return f"<code>{text(told)}</code>"
+            summary += f", {low:g} to {high:g}" if low != high else f", all {low:g}"
+        summary += "" if finite.size == array.size else ", not all finite"
+    return f"<code>{text(summary)}</code>"
 
 
 def _video(decoder: MediaDecoder, name: str) -> str:
@@ -269,14 +275,17 @@ def _video(decoder: MediaDecoder, name: str) -> str:
     """
     shown = f"<p>{text(decoder)}</p>"
     try:
-        told = decoder.get_metadata(
+        metadata = decoder.get_metadata(
             get_video_duration=False, get_video_frame_count=False
         )
-        kept = {key: each for key, each in fields_of(told).items() if each is not None}
-        shown += (
-            f"<p>{text(', '.join(f'{key} {each:g}' for key, each in kept.items()))}</p>"
-        )
-        if told.video_width:
+        values = {
+            key: value
+            for key, value in fields_of(metadata).items()
+            if value is not None
+        }
+        summary = ", ".join(f"{key} {value:g}" for key, value in values.items())
+        shown += f"<p>{text(summary)}</p>"
+        if metadata.video_width:
             frame = decoder.get_video_clips([(0, 0)], "frames")[0][0]
             shown += f'<div class="images">{figure(pictures_of(frame)[0], name)}</div>'
     except EnergizeError as reason:
@@ -291,22 +300,22 @@ def conversation(
     places.
     """
     media = {"image": iter(images), "video": iter(videos)}
-    said = []
+    entries = []
     for turn, message in zip(turns, messages_of(turns), strict=True):
         pieces = [text(f"{name}: {value}") for name, value in turn.extra.items()]
-        for each in message["content"]:
-            kind = each["type"]
-            found = next(media[kind], None) if kind in media else None
-            shown = text(each.get("text", f"<{kind}>").strip("\n"))
+        for piece in message["content"]:
+            piece_type = piece["type"]
+            medium = next(media[piece_type], None) if piece_type in media else None
+            shown = text(piece.get("text", f"<{piece_type}>").strip("\n"))
             pieces.append(
-                shown if found is None else value_html(found, kind, bare=True)
+                shown if medium is None else value_html(medium, piece_type, bare=True)
             )
         role = message["role"] if message["role"] in ("user", "assistant") else "other"
-        said.append(
+        entries.append(
             f'<li class="turn {role}"><b class="role">{text(message["role"])}</b>'
             f'<div class="text" dir="auto">{"".join(pieces)}</div></li>'
         )
-    return f'<ol class="turns">{"".join(said)}</ol>'
+    return f'<ol class="turns">{"".join(entries)}</ol>'
 
 
 def tokens(ids: Any, labels: Any, words: Any = None) -> str | None:
@@ -378,10 +387,10 @@ def fields_shown(item: Any) -> dict[str, Any]:
     """Return the fields of an item that say something to people; of what has none,
     itself.
     """
-    found = fields_of(item) if is_record(item) else {type(item).__name__: item}
+    fields = fields_of(item) if is_record(item) else {type(item).__name__: item}
     return {
         str(name): value
-        for name, value in found.items()
+        for name, value in fields.items()
         if not (
             name in UNSEEN or (str(name).startswith("__") and value in (None, {}, ()))
         )
@@ -398,8 +407,8 @@ def item_html(item: Any, words: Any = None) -> str:
         shown = (
             tokens(value, labels, words) if name in ("input_ids", "tokens") else None
         )
-        told = value_html(value, name)
-        body.append((f"<b>{text(name)}</b>", told + (shown or "")))
+        cell = value_html(value, name)
+        body.append((f"<b>{text(name)}</b>", cell + (shown or "")))
     return rows(("field", type(item).__name__), body)
 
 
@@ -423,8 +432,8 @@ def dataset_html(
     sources = dataset.sources[:32]
     shares = ["-"] * len(dataset.sources)
     if dataset.indexed:
-        taken = dataset.consumed(1000)
-        shares = [f"{share:.1%}" for share in taken / max(1, taken.sum())]
+        counts = dataset.consumed(1000)
+        shares = [f"{share:.1%}" for share in counts / max(1, counts.sum())]
     labels = names or [source.label or source.name for source in sources]
     body = [
         (text(labels[n]), _count_text(source), shares[n])

@@ -88,8 +88,8 @@ def accepted(owner: str, **values: object) -> None:
         if name not in IGNORED:
             raise TypeError(f"{owner}() got an unexpected keyword argument {name!r}")
         if value is not None and value is not False:
-            place = "docs/coming-from-energon.md says what is in its place"
-            said_once(owner, name, f"{name}={value!r} has no effect: {place}")
+            hint = "docs/coming-from-energon.md says what is in its place"
+            said_once(owner, name, f"{name}={value!r} has no effect: {hint}")
 
 
 def is_said(owner: str, name: str) -> bool:

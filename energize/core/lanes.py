@@ -308,21 +308,21 @@ class WorkerConfig:
         Raises `ConfigError` when sources disagree.
         """
         try:
-            found = current_ranks(self.data_parallel_group)
+            current = current_ranks(self.data_parallel_group)
         except ConfigError:
             if self._chosen is None or self.data_parallel_group is not None:
                 raise
             return self._chosen  # which is what the message of the error asks for
-        if self._chosen is None or found == self._chosen:
-            return found
+        if self._chosen is None or current == self._chosen:
+            return current
         if self.data_parallel_group is not None:
             raise ConfigError(
                 f"WorkerConfig: rank {self._chosen.rank} of {self._chosen.world_size} "
-                f"is given, and this process is rank {found.rank} of "
-                f"{found.world_size} in data_parallel_group; give one of the two"
+                f"is given, and this process is rank {current.rank} of "
+                f"{current.world_size} in data_parallel_group; give one of the two"
             )
-        if found.world_size == self._chosen.world_size:
-            return replace(self._chosen, group=found.group)  # which the ranks compare
+        if current.world_size == self._chosen.world_size:
+            return replace(self._chosen, group=current.group)  # which the ranks compare
         return self._chosen
 
     def with_workers(self, num_workers: int) -> Self:

@@ -108,14 +108,14 @@ _COMPLAINTS = {
 }
 
 
-def over(name: str, found: int | None = None) -> str:
+def over(name: str, actual: int | None = None) -> str:
     """Return that there is more than a limit allows, and how to raise it, for messages.
 
     >>> over("LEVELS")
     'lists and mappings are nested too deeply, more than 100; to allow more, set \
 energize.core.limits.LEVELS'
     """
-    seen = "" if found is None else f", {found}"
+    seen = "" if actual is None else f", {actual}"
     return (
         f"{_COMPLAINTS[name]}{seen}, more than {globals()[name]}; to allow more, set "
         f"{__name__}.{name}"

@@ -103,7 +103,7 @@ def _no_place(item: Any, name: str) -> str:
     """Return what to do about an item without a place for its weight, or its
     weights.
     """
-    what, base = (
+    subject, base = (
         ("weights of its samples", "Batch") if name == WEIGHTS else ("weight", "Sample")
     )
     field = f"the field `{name}: {_DECLARED[name]} = None`"
@@ -112,7 +112,7 @@ def _no_place(item: Any, name: str) -> str:
         remedy = (
             f"Add {field} to {type(item).__name__}, or let it extend energize.{base}"
         )
-    return f"it has no place for the {what}. {remedy}"
+    return f"it has no place for the {subject}. {remedy}"
 
 
 def default_get_batch_keys(batch: Any) -> list[str] | None:
@@ -183,7 +183,7 @@ def _values_of(batch: Any) -> list[Any]:
 # The weight of one item, and items that count more or less.
 
 
-def checked_factor(value: Any, what: str) -> float:
+def checked_factor(value: Any, label: str) -> float:
     """Return a weight as a float; `WeightError` for anything but a finite number, 0 or
     more.
 
@@ -193,7 +193,7 @@ def checked_factor(value: Any, what: str) -> float:
     number = real_number(value)
     if number is None or not math.isfinite(number) or number < 0:
         raise WeightError(
-            f"{what} is {str(value)[:80]!r}; a weight in the loss is a finite number, "
+            f"{label} is {str(value)[:80]!r}; a weight in the loss is a finite number, "
             "0 or more"
         )
     return float(number)
@@ -205,15 +205,15 @@ def own_weight(sample: Any) -> float | None:
 
     Raises `WeightError` naming the sample for what is no finite number, 0 or more.
     """
-    own = field_of(sample, OWN)
-    if own is None or _is_column(own):
+    weight = field_of(sample, OWN)
+    if weight is None or _is_column(weight):
         return None
     key = field_of(sample, "__key__")
-    return checked_factor(own, OWN if key is None else f"{OWN} of sample {key!r}")
+    return checked_factor(weight, OWN if key is None else f"{OWN} of sample {key!r}")
 
 
-def _is_column(own: Any) -> bool:
-    return isinstance(own, list | tuple) or getattr(own, "ndim", 0) > 0
+def _is_column(weight: Any) -> bool:
+    return isinstance(weight, list | tuple) or getattr(weight, "ndim", 0) > 0
 
 
 def weight_of(sample: Any) -> float | None:
@@ -224,10 +224,10 @@ def weight_of(sample: Any) -> float | None:
     1.5
     """
     source = field_of(sample, WEIGHT)
-    own = own_weight(sample)
+    factor = own_weight(sample)
     if source is None:
-        return own
-    return float(source if own is None else source * own)
+        return factor
+    return float(source if factor is None else source * factor)
 
 
 def is_weighed(item: Any) -> bool:
@@ -249,16 +249,16 @@ def weighed(item: T, factor: float, *, batched: bool = False) -> T:
     {'__key__': 'a', 'sample_weight': 2.0, '__sample_weight__': 0.25}
     """
     if isinstance(item, list):
-        return cast("T", [weighed(each, factor) for each in item])
+        return cast("T", [weighed(entry, factor) for entry in item])
     weights = field_of(item, WEIGHTS)
-    before = field_of(item, WEIGHT)
+    previous = field_of(item, WEIGHT)
     is_batch = batched or listed_keys(item) is not None
-    is_pack = before is None and field_of(item, "cu_seqlens") is not None
+    is_pack = previous is None and field_of(item, "cu_seqlens") is not None
     if weights is None and (is_batch or is_pack):
         size = counted(item) if is_batch else _pieces(item)
         weights = torch.ones(size, dtype=torch.float32, device="cpu")
     name = WEIGHT
-    value = factor if before is None else before * factor
+    value = factor if previous is None else previous * factor
     if weights is not None:
         name = WEIGHTS
         value = as_tensor(weights) * factor
@@ -357,11 +357,11 @@ def _row(item: Any) -> torch.Tensor | float | None:
 
 
 def _check_single(sample: Any) -> None:
-    own = field_of(sample, OWN)
-    if _is_column(own) and field_of(sample, WEIGHTS) is None:
+    weight = field_of(sample, OWN)
+    if _is_column(weight) and field_of(sample, WEIGHTS) is None:
         raise WeightError(
-            f"{OWN} of {_named(sample)} is one number; got {str(own)[:80]}. Weights of "
-            f"what a sample is made of are its {WEIGHTS!r}"
+            f"{OWN} of {_named(sample)} is one number; got {str(weight)[:80]}. "
+            f"Weights of what a sample is made of are its {WEIGHTS!r}"
         )
 
 
@@ -393,7 +393,7 @@ class LostWeightError(ReturnError):
 
 
 def carried(
-    source: Any, made: T, *, several: bool = False, together: bool = False
+    source: Any, result: T, *, several: bool = False, together: bool = False
 ) -> T:
     """Return the result of a function, with the weights of its input if it sets none.
 
@@ -402,36 +402,36 @@ def carried(
 
     Args:
         source: The item, or the list of samples, that the function was called with.
-        made: The result of the function.
-        several: `made` is one of several results.
+        result: The result of the function.
+        several: `result` is one of several results.
         together: A list `source` has batches, whose weights are concatenated.
     """
-    if not (_has_own_weight(made) or _any_tells(source)):  # usual, and cheap to check
-        return made
+    if not (_has_own_weight(result) or _any_tells(source)):  # usual, and cheap to check
+        return result
     if type(source) is list:
         weights = (joined_weights if together else batch_weights)(source)
         return (
-            made
+            result
             if weights is None
-            else _gathered(source, made, weights, several=several)
+            else _gathered(source, result, weights, several=several)
         )
-    return _carried_by_one(source, made, several=several)
+    return _carried_by_one(source, result, several=several)
 
 
-def _carried_by_one(source: Any, made: T, *, several: bool) -> T:
+def _carried_by_one(source: Any, result: T, *, several: bool) -> T:
     """Return the result of a function of one item, with the weights of the item."""
-    if made is source or field_of(made, WEIGHTS) is not None:
-        return made
+    if result is source or field_of(result, WEIGHTS) is not None:
+        return result
     weights = field_of(source, WEIGHTS)
     if weights is None:
-        return _with_weight(source, made)
+        return _with_weight(source, result)
     previous = listed_keys(source)
-    keys = listed_keys(made)
+    keys = listed_keys(result)
     if previous is not None and keys is not None:
         weights = _by_key(previous, keys, weights)
     elif several:
-        return _itself(made)
-    return _with(made, WEIGHTS, weights)
+        return _itself(result)
+    return _with(result, WEIGHTS, weights)
 
 
 def _has_own_weight(item: Any) -> bool:
@@ -468,64 +468,66 @@ class Passed:
         self._taken += 1
         self._weighed += tells(item) and (isinstance(item, list) or is_weighed(item))
 
-    def give(self, _: Any, made: T) -> T:
+    def give(self, _: Any, result: T) -> T:
         """Return what it gave; raise `LostWeightError` where weights are lost."""
         weighed = 0 < self._taken == self._weighed
         self._taken = self._weighed = 0
-        return _itself(made) if weighed and not isinstance(made, list) else made
+        return _itself(result) if weighed and not isinstance(result, list) else result
 
 
-def _with_weight(sample: Any, made: T) -> T:
+def _with_weight(sample: Any, result: T) -> T:
     """Return what was made of one sample, with its weight."""
     source = field_of(sample, WEIGHT)
-    said = field_of(made, WEIGHT)
-    own = own_weight(sample)
-    if own_weight(made) is not None:
-        own = None
-    if said is not None and said != source:
-        return made  # it says so itself
-    if own is None:
+    present = field_of(result, WEIGHT)
+    factor = own_weight(sample)
+    if own_weight(result) is not None:
+        factor = None
+    if present is not None and present != source:
+        return result  # it says so itself
+    if factor is None:
         weight = source
     elif source is None:
-        weight = own
+        weight = factor
     else:
-        weight = source * own
-    return made if weight == said else _with(made, WEIGHT, weight)
+        weight = source * factor
+    return result if weight == present else _with(result, WEIGHT, weight)
 
 
 def _gathered(
-    items: Sequence[Any], made: T, weights: torch.Tensor, *, several: bool
+    items: Sequence[Any], result: T, weights: torch.Tensor, *, several: bool
 ) -> T:
-    if made is items:
-        return made
-    if _sets_weights(made):
-        return _without_weight(made)
-    if type(made) in (list, tuple) and any(map(is_weighed, cast("Any", made))):
-        return made  # a list of the samples, which carry their weights
+    if result is items:
+        return result
+    if _sets_weights(result):
+        return _without_weight(result)
+    if type(result) in (list, tuple) and any(map(is_weighed, cast("Any", result))):
+        return result  # a list of the samples, which carry their weights
     sample_keys = [key for item in items for key in keys_of(item)]
-    keys = listed_keys(made)
+    keys = listed_keys(result)
     if keys is not None and len(sample_keys) == len(weights):
         weights = _by_key(sample_keys, keys, weights)
     elif several:
-        return _itself(made)
-    own = own_weight(made)
-    result = placed(made, WEIGHTS, weights if own is None else weights * own)
-    if result is not None:
-        return _without_weight(result)
-    if field_of(made, OWN) is not None and all(
+        return _itself(result)
+    factor = own_weight(result)
+    weighed_result = placed(
+        result, WEIGHTS, weights if factor is None else weights * factor
+    )
+    if weighed_result is not None:
+        return _without_weight(weighed_result)
+    if field_of(result, OWN) is not None and all(
         field_of(sample, WEIGHT) is None for sample in items
     ):
-        return made  # it has the weights that the encoder set
-    raise LostWeightError(f"returned {_named(made)}: {_no_place(made, WEIGHTS)}")
+        return result  # it has the weights that the encoder set
+    raise LostWeightError(f"returned {_named(result)}: {_no_place(result, WEIGHTS)}")
 
 
-def _sets_weights(made: Any) -> bool:
+def _sets_weights(result: Any) -> bool:
     """Whether a function has set weights itself.
 
     A function that copies all keys has a list of the weights of its batches, or packs,
     which it has not set.
     """
-    weights = field_of(made, WEIGHTS)
+    weights = field_of(result, WEIGHTS)
     if weights is None:
         return False
     is_copied = isinstance(weights, list) and any(
@@ -545,35 +547,37 @@ def _without_weight(batch: T) -> T:
     return batch if field_of(batch, WEIGHT) is None else _with(batch, WEIGHT, None)
 
 
-def _itself(made: T) -> T:
+def _itself(result: T) -> T:
     """Return one of several things, which says itself what it weighs; a
     `LostWeightError` else.
     """
-    if not is_weighed(made):
+    if not is_weighed(result):
         raise LostWeightError(
             "gives several things of samples that have weights, and has to say which "
             f"has which: of a sample in {OWN!r}, of a batch or a pack in {WEIGHTS!r}, "
             f"{_MAKES}"
         )
-    return made
+    return result
 
 
-def _with(made: T, name: str, value: Any) -> T:
-    other = placed(made, name, value)
+def _with(result: T, name: str, value: Any) -> T:
+    other = placed(result, name, value)
     if other is None:
-        raise LostWeightError(f"returned {_named(made)}: {_no_place(made, name)}")
+        raise LostWeightError(f"returned {_named(result)}: {_no_place(result, name)}")
     return other
 
 
-def _by_key(given: list[str], keys: list[str], weights: torch.Tensor) -> torch.Tensor:
+def _by_key(
+    previous: list[str], keys: list[str], weights: torch.Tensor
+) -> torch.Tensor:
     """Return the weights of the samples `given` in the order in which a batch lists
     their keys.
     """
-    if given == keys:
+    if previous == keys:
         return weights
     at: dict[str, int] = {}
     remedy = f"set its {WEIGHTS!r} there, {_MAKES}"
-    for number, key in enumerate(given):
+    for number, key in enumerate(previous):
         if not torch.equal(weights[at.setdefault(key, number)], weights[number]):
             raise LostWeightError(
                 "returned a batch with keys in another order than its samples, and "

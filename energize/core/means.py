@@ -97,12 +97,12 @@ def total_weight(
     tensor(3.5000, dtype=torch.float64)
     """
     several = isinstance(weights, list | tuple) and not hasattr(weights, "_fields")
-    sums = [_summed(each) for each in (weights if several else [weights])]
+    sums = [_summed(part) for part in (weights if several else [weights])]
     if not sums:
         raise ConfigError(
             "total_weight: there are no weights; give those of all micro batches"
         )
-    total = torch.stack([each.to(sums[0].device) for each in sums]).sum()
+    total = torch.stack([part.to(sums[0].device) for part in sums]).sum()
     if _ranks(group) > 1:
         backend = torch.distributed.get_backend(group)
         if (

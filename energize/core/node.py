@@ -92,7 +92,7 @@ class Refs:
         if len(several) == 1:
             return several[0]
         none = np.zeros((4, 0), dtype=np.int64)
-        rows = [[each.item, each.source, each.index, each.epoch] for each in several]
+        rows = [[refs.item, refs.source, refs.index, refs.epoch] for refs in several]
         columns = np.concatenate([none, *rows], axis=1)
         return cls(*columns[:, np.argsort(columns[0], kind="stable")])
 

@@ -117,7 +117,7 @@ def of_machine(error: BaseException | None) -> bool:
 
 
 def os_error_message(
-    error: OSError, path: AnyPath | None = None, what: str = "cannot be read"
+    error: OSError, path: AnyPath | None = None, fault: str = "cannot be read"
 ) -> str:
     """Return what to say of a file that the system refuses: the path, its words and
     what to do.
@@ -128,21 +128,23 @@ def os_error_message(
     'a.tar: cannot be read (Too many open files); let it open more with `ulimit -n`, \
 or use fewer workers'
     """
-    place = error.filename if error.filename is not None else path
-    where = "" if place is None else f"{_text(place)}: "
+    file = error.filename if error.filename is not None else path
+    prefix = "" if file is None else f"{_text(file)}: "
     if error.errno and error.strerror != os.strerror(
         error.errno
     ):  # it says itself what to do
-        return f"{where}{what}: {error.strerror}"
+        return f"{prefix}{fault}: {error.strerror}"
     return (
-        f"{where}{what} ({error.strerror or error}); "
+        f"{prefix}{fault} ({error.strerror or error}); "
         f"{_REMEDIES.get(error.errno or 0, _LOOK)}"
     )
 
 
 @contextmanager
 def os_errors_as(
-    kind: type[EnergizeError], path: AnyPath | None = None, what: str = "cannot be read"
+    error_class: type[EnergizeError],
+    path: AnyPath | None = None,
+    fault: str = "cannot be read",
 ) -> Iterator[None]:
     """A block, or a function, in which an OSError becomes an error of this kind; those
     of energize stay as they are.
@@ -162,7 +164,7 @@ directory); restore it, or correct the path
     ):  # the latter is of who reads what a command prints
         raise
     except OSError as error:
-        raise kind(os_error_message(error, path, what)) from error
+        raise error_class(os_error_message(error, path, fault)) from error
     except ValueError as error:
         null = type(error) is ValueError and "embedded null" in str(error)
         if not (null or isinstance(error, UnicodeEncodeError)):
@@ -203,8 +205,8 @@ def check_path(text: str) -> str:
     return text
 
 
-def _text(place: object) -> str:
+def _text(file: object) -> str:
     """Return a path, or whatever an error has for one: some have the number of a
     descriptor.
     """
-    return os.fsdecode(place) if isinstance(place, bytes | os.PathLike) else str(place)
+    return os.fsdecode(file) if isinstance(file, bytes | os.PathLike) else str(file)

@@ -127,8 +127,8 @@ def with_padding(item: T, rows: Sequence[int], count: int) -> T:
         return marked(item)
     weights = field_of(item, WEIGHTS)
     is_unweighed = weights is None
-    has_place = listed_keys(item) is not None or dataclasses.is_dataclass(item)
-    if is_unweighed and has_place:
+    has_field = listed_keys(item) is not None or dataclasses.is_dataclass(item)
+    if is_unweighed and has_field:
         weights = torch.ones(count, dtype=torch.float32, device="cpu")
     if weights is not None and len(weights) == count:
         weights = as_tensor(weights).clone()
@@ -156,7 +156,7 @@ def _with_mark(item: T, mark: Any, is_unweighed: bool) -> T:
     return cast("T", other)
 
 
-def moved_rows(source: Any, made: Any, rows: Sequence[int]) -> tuple[int, ...]:
+def moved_rows(source: Any, result: Any, rows: Sequence[int]) -> tuple[int, ...]:
     """Return the positions of `rows` of a batch in the result of a function.
 
     Rows are matched by the keys that a batch lists. Without such a list, they keep
@@ -164,10 +164,10 @@ def moved_rows(source: Any, made: Any, rows: Sequence[int]) -> tuple[int, ...]:
 
     Args:
         source: The batch, or the list of samples, that the function was called with.
-        made: The result of the function.
+        result: The result of the function.
         rows: Row numbers in `source`.
     """
-    keys = listed_keys(made)
+    keys = listed_keys(result)
     previous = listed_keys(source)
     if isinstance(source, list):
         previous = [key for sample in source for key in keys_of(sample)]

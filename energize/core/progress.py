@@ -23,7 +23,7 @@ _IN_LOG = 30.0
 _log = logging.getLogger("energize")
 
 
-def progress(what: str) -> Progress:
+def progress(label: str) -> Progress:
     """Return what says how far work has come that takes more than 3 s: on a terminal in
     a line that is written over, else in the log every 30 s.
 
@@ -33,21 +33,21 @@ def progress(what: str) -> Progress:
     begun = time.monotonic()
     shown = sys.stderr is not None and sys.stderr.isatty()
     due = begun + (_SHORT if shown else _IN_LOG)
-    said = False
+    reported = False
 
     def tell(done: int, total: int) -> None:
-        nonlocal due, said
-        now = time.monotonic()
-        ended = said and shown and done == total
-        if now < due and not ended:
+        nonlocal due, reported
+        moment = time.monotonic()
+        ended = reported and shown and done == total
+        if moment < due and not ended:
             return
-        due = now + (_ON_TERMINAL if shown else _IN_LOG)
-        said = True
+        due = moment + (_ON_TERMINAL if shown else _IN_LOG)
+        reported = True
         if done == total:
             due = math.inf
-            said = False
-        left = (now - begun) * (total - done) / max(done, 1)
-        text = f"{what}: {done:,}" + (
+            reported = False
+        left = (moment - begun) * (total - done) / max(done, 1)
+        text = f"{label}: {done:,}" + (
             f" of {total:,}, about {left:,.0f} s left" if total else ""
         )
         if shown:
@@ -60,24 +60,24 @@ def progress(what: str) -> Progress:
     return tell
 
 
-def counting(items: Iterable[T], what: str, total: int = 0) -> Iterator[T]:
+def counting(items: Iterable[T], label: str, total: int = 0) -> Iterator[T]:
     """Yield items, saying how many there were.
 
     >>> list(counting("ab", "Letters"))
     ['a', 'b']
     """
-    tell = progress(what)
+    report = progress(label)
     done = 0
     for done, item in enumerate(items, 1):
-        tell(done, total)
+        report(done, total)
         yield item
-    tell(done, done)
+    report(done, done)
 
 
-def counted(number: int, what: str) -> str:
+def counted(number: int, noun: str) -> str:
     """Return a number of things, for people.
 
     >>> counted(1, "step"), counted(2000, "step")
     ('1 step', '2,000 steps')
     """
-    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

@@ -60,17 +60,17 @@ class Entry:
         return json.dumps({**asdict(self.place), "reason": self.reason}) + "\n"
 
     @classmethod
-    def parsed(cls, line: str, where: str) -> Entry:
+    def parsed(cls, line: str, location: str) -> Entry:
         """Return the entry in a line; `ConfigError` for anything else."""
         try:
-            found = validated(_LINE, parse_json(line), ConfigError, "the line")
+            values = validated(_LINE, parse_json(line), ConfigError, "the line")
         except ValueError as error:
             raise ConfigError(
-                f"{where}: no entry of a list of failed samples, as a quarantine has "
-                "it: "
-                f"{error}; the line is {line.strip()[:80]!r}. Remove or repair it"
+                f"{location}: no entry of a list of failed samples, as a "
+                f"quarantine has it: {error}; the line is {line.strip()[:80]!r}. "
+                "Remove or repair it"
             ) from error
-        fields = dict(found)
+        fields = dict(values)
         reason = fields.pop("reason")
         return cls(SamplePlace(**fields), reason)
 
@@ -121,12 +121,12 @@ class Listed:
         """Return whether a function is not to be called with this argument."""
         if not self.by_function:
             return False
-        place = place_of(argument, function)
-        return place is not None and _function_entry(place) in self.by_function
+        location = place_of(argument, function)
+        return location is not None and _function_entry(location) in self.by_function
 
-    def failed(self, where: str) -> Failed:
+    def failed(self, location: str) -> Failed:
         """Return what takes the place of a sample that is left out."""
-        return Failed(SkipSample(f"listed in {self.name}"), where)
+        return Failed(SkipSample(f"listed in {self.name}"), location)
 
 
 def listed_for(
@@ -154,14 +154,16 @@ def listed_for(
     functions: set[tuple[str, str, str | None, int]] = set()
     unmatched: list[Entry] = []
     for entry in entries:
-        place = entry.place
-        if place.function is not None:
-            functions.add(_function_entry(place))
+        location = entry.place
+        if location.function is not None:
+            functions.add(_function_entry(location))
             continue
         # Several of one path are split parts or subsets of a folder: some may have the
         # sample.
-        owners = by_path.get(place.dataset) or by_identity.get(place.source or "", [])
-        matches = _matches(owners, place)
+        owners = by_path.get(location.dataset) or by_identity.get(
+            location.source or "", []
+        )
+        matches = _matches(owners, location)
         for owner, index in matches:
             rows.setdefault(owner, set()).add(index)
         if not matches:
@@ -171,12 +173,12 @@ def listed_for(
 
 
 def _matches(
-    sources: Iterable[SourceNode[Any]], place: SamplePlace
+    sources: Iterable[SourceNode[Any]], location: SamplePlace
 ) -> list[tuple[str, int]]:
     """Return the sources that have the sample at a place, and its number in each."""
     matches = []
     for source in sources:
-        index = source.find(place.shard, place.index)
+        index = source.find(location.shard, location.index)
         if index is not None:
             matches.append((_told_apart(source), index))
     return matches
@@ -189,12 +191,12 @@ def _told_apart(source: SourceNode[Any]) -> str:
     return f"{source.location}\n{source.identity}"
 
 
-def _function_entry(place: SamplePlace) -> tuple[str, str, str | None, int]:
+def _function_entry(location: SamplePlace) -> tuple[str, str, str | None, int]:
     return (
-        place.function or "",
-        os.path.abspath(place.dataset),
-        place.shard,
-        place.index,
+        location.function or "",
+        os.path.abspath(location.dataset),
+        location.shard,
+        location.index,
     )
 
 
@@ -203,19 +205,19 @@ def place_of(argument: Any, function: str) -> SamplePlace | None:
     says so.
     """
     if isinstance(argument, dict):
-        found = argument.get("__sources__")
+        stored = argument.get("__sources__")
         key = argument.get("__key__")
-        if "__shard__" in argument and not found:
+        if "__shard__" in argument and not stored:
             dataset = str(argument.get("__dataset__"))
             shard = str(argument["__shard__"])
             index = int(argument.get("__index__", 0))
             return SamplePlace(dataset, shard, index, key, function=function)
     else:
-        found = getattr(argument, "__sources__", None)
+        stored = getattr(argument, "__sources__", None)
         key = getattr(argument, "__key__", None)
-    if not isinstance(found, tuple) or not found or not isinstance(key, str):
+    if not isinstance(stored, tuple) or not stored or not isinstance(key, str):
         return None
-    first = found[0]
+    first = stored[0]
     if not isinstance(first.index, int):
         return None
     return SamplePlace(

@@ -195,9 +195,9 @@ def record_of(function: Callable[..., Any]) -> FunctionRecord:
     owner = getattr(function, "__self__", None)
     owner = function if owner is None else owner
     key = (id(owner), id(getattr(function, "__func__", function)))
-    known = _records.get(key)
-    if known is not None and known[0]() is owner:
-        return known[1]
+    entry = _records.get(key)
+    if entry is not None and entry[0]() is owner:
+        return entry[1]
     record = FunctionRecord()
     try:
         reference = weakref.ref(owner, partial(_forget, key))
@@ -410,18 +410,18 @@ class DrawingIterator(Generic[T]):
             self._states = generators.states()
         else:
             generators.restore(self._states)
-        before = self._states
+        previous = self._states
         try:
             return next(self._iterator)
         finally:
             self._states = generators.states()
-            if not (self._record.draws or _equal(before, self._states)):
+            if not (self._record.draws or _equal(previous, self._states)):
                 window.note_draws(self._record)
 
 
-def _equal(states: States, others: States) -> bool:
+def _equal(states: States, expected: States) -> bool:
     python_state, numpy_state, torch_state = states
-    other_python, other_numpy, other_torch = others
+    other_python, other_numpy, other_torch = expected
     if python_state != other_python or not torch.equal(torch_state, other_torch):
         return False
     if isinstance(numpy_state, bytes):

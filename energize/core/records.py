@@ -36,10 +36,10 @@ def is_record(value: object) -> bool:
 
 
 @lru_cache(maxsize=256)
-def is_record_type(kind: type[Any]) -> bool:
+def is_record_type(cls: type[Any]) -> bool:
     """Return whether the instances of `kind` are records."""
-    named_tuple = issubclass(kind, tuple) and hasattr(kind, "_fields")
-    return issubclass(kind, dict) or named_tuple or dataclasses.is_dataclass(kind)
+    named_tuple = issubclass(cls, tuple) and hasattr(cls, "_fields")
+    return issubclass(cls, dict) or named_tuple or dataclasses.is_dataclass(cls)
 
 
 def fields_of(record: Any) -> dict[str, Any]:
@@ -48,7 +48,7 @@ def fields_of(record: Any) -> dict[str, Any]:
         return dict(record)
     if isinstance(record, tuple):
         return dict(zip(record._fields, record, strict=True))  # type: ignore[attr-defined]
-    return {each.name: getattr(record, each.name) for each in fields(type(record))}
+    return {field.name: getattr(record, field.name) for field in fields(type(record))}
 
 
 def rebuilt(like: T, values: Mapping[str, Any], *, marks: bool = False) -> T:
@@ -64,31 +64,31 @@ def rebuilt(like: T, values: Mapping[str, Any], *, marks: bool = False) -> T:
         return copied
     if isinstance(like, tuple):
         return cast("T", like._make(values.values()))  # type: ignore[attr-defined]
-    made = copy.copy(like) if marks else object.__new__(type(like))
+    record = copy.copy(like) if marks else object.__new__(type(like))
     for name, value in values.items():
-        object.__setattr__(made, name, value)
-    return made
+        object.__setattr__(record, name, value)
+    return record
 
 
-def type_fields(kind: type[Any]) -> tuple[str, ...]:
+def type_fields(cls: type[Any]) -> tuple[str, ...]:
     """Return the fields that a dataclass or a named tuple is made from, in their
     order.
     """
-    return declared_fields(cast("Any", kind))[0]
+    return declared_fields(cast("Any", cls))[0]
 
 
-def required_fields(kind: type[Any]) -> tuple[str, ...]:
+def required_fields(cls: type[Any]) -> tuple[str, ...]:
     """Return those of `type_fields` that have no default."""
-    return declared_fields(cast("Any", kind))[1]
+    return declared_fields(cast("Any", cls))[1]
 
 
 @lru_cache(maxsize=256)
-def declared_fields(kind: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def declared_fields(cls: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the fields of a dataclass or named tuple, and those without a default."""
-    if issubclass(kind, tuple):
-        names = tuple(kind._fields)
-        return names, tuple(name for name in names if name not in kind._field_defaults)
-    declared = [field for field in fields(kind) if field.init]
+    if issubclass(cls, tuple):
+        names = tuple(cls._fields)
+        return names, tuple(name for name in names if name not in cls._field_defaults)
+    declared = [field for field in fields(cls) if field.init]
     required = [field.name for field in declared if not _has_default(field)]
     return tuple(field.name for field in declared), tuple(required)
 
@@ -98,26 +98,26 @@ def _has_default(field: dataclasses.Field[Any]) -> bool:
     return field.default is not missing or field.default_factory is not missing
 
 
-def build(kind: type[T], values: Mapping[str, Any], what: str) -> T:
+def build(cls: type[T], values: Mapping[str, Any], origin: str) -> T:
     """Return a record of type `kind` of those of `values` that it has fields for; a
     dict has all.
 
     Raises `ConfigError` naming `what` the values are and the fields that they lack.
     """
-    if issubclass(kind, dict):
-        return kind(values)
-    missing = [name for name in required_fields(kind) if name not in values]
+    if issubclass(cls, dict):
+        return cls(values)
+    missing = [name for name in required_fields(cls) if name not in values]
     if missing:
         raise ConfigError(
-            f"{kind.__name__} needs the fields {quoted_names(missing)}, which {what} "
+            f"{cls.__name__} needs the fields {quoted_names(missing)}, which {origin} "
             f"lacks; it has {quoted_names(values)}. Give them a default, or fill them "
             "in the hook before"
         )
-    return kind(**{name: values[name] for name in type_fields(kind) if name in values})
+    return cls(**{name: values[name] for name in type_fields(cls) if name in values})
 
 
 def columns_of(
-    rows: Sequence[dict[str, Any]], what: str, optional: Collection[str] = ()
+    rows: Sequence[dict[str, Any]], label: str, optional: Collection[str] = ()
 ) -> dict[str, list[Any]]:
     """Return for each name the values of all rows; None for those of `optional` that
     some lack.
@@ -129,7 +129,7 @@ def columns_of(
         some = [name for name in names if not all(name in row for row in rows)]
         if odd := sorted(repr(name) for name in some if name not in optional):
             raise ConfigError(
-                f"{what}: only some have the keys {', '.join(odd)}; {MAKE_ALIKE}"
+                f"{label}: only some have the keys {', '.join(odd)}; {MAKE_ALIKE}"
             )
     return {name: [row.get(name) for row in rows] for name in names}
 
@@ -139,10 +139,10 @@ def map_leaves(value: Any, fn: Callable[[Any], Any]) -> Any:
     or tuple.
     """
     if is_record(value):
-        mapped = {name: map_leaves(each, fn) for name, each in fields_of(value).items()}
+        mapped = {name: map_leaves(part, fn) for name, part in fields_of(value).items()}
         return rebuilt(value, mapped, marks=True)
     if isinstance(value, list | tuple):
-        return type(value)(map_leaves(each, fn) for each in value)
+        return type(value)(map_leaves(part, fn) for part in value)
     return fn(value)
 
 
@@ -222,10 +222,10 @@ def _leaf(value: Any, most: int, *, values: bool) -> Any:
     torch = sys.modules.get("torch")
     tensor = torch is not None and isinstance(value, torch.Tensor)
     if tensor or isinstance(value, np.ndarray):
-        said = [f"shape={value.shape}", f"dtype={value.dtype}"]
-        said += [f"device={value.device}"] if tensor else []
-        said += _values(value.flatten()) if values else []
-        return _Text(f"{'Tensor' if tensor else 'np.ndarray'}({', '.join(said)})")
+        facts = [f"shape={value.shape}", f"dtype={value.dtype}"]
+        facts += [f"device={value.device}"] if tensor else []
+        facts += _values(value.flatten()) if values else []
+        return _Text(f"{'Tensor' if tensor else 'np.ndarray'}({', '.join(facts)})")
     if isinstance(value, str | bytes | int | float | None):
         return value
     text = repr(value)
@@ -240,11 +240,11 @@ def _values(flat: Any) -> list[str]:
     try:
         span = [f"min={flat.min().item()}", f"max={flat.max().item()}"]
         ends = [
-            each.tolist() for each in (flat[:_ENDS], flat[max(_ENDS, count - _ENDS) :])
+            part.tolist() for part in (flat[:_ENDS], flat[max(_ENDS, count - _ENDS) :])
         ]
     except (RuntimeError, TypeError, ValueError, AttributeError):
         return []  # complex numbers, texts, meta tensors: no order, or no values
-    shown = [", ".join(map(repr, each)) for each in ends if each]
+    shown = [", ".join(map(repr, part)) for part in ends if part]
     return [
         *span,
         f"values=[{(', ' if count <= 2 * _ENDS else ', ..., ').join(shown)}]",

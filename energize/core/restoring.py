@@ -92,8 +92,8 @@ def restore_sample(
         case ("energize", position) if _is_number(position, MOST_COUNTED):
             _check_kind(dataset, key, indexed=True)
             indexed = cast("IndexedDataset[T]", dataset)
-            is_lent = bool(padding(indexed, np.array([position]))[0])
-            item, _ = with_marks(indexed.at([position], reading)[0], is_lent)
+            is_padding = bool(padding(indexed, np.array([position]))[0])
+            item, _ = with_marks(indexed.at([position], reading)[0], is_padding)
         case ("energize", lane, lanes, str(text)) if _is_number(
             lanes, _MOST_LANES + 1
         ) and _is_number(lane, lanes):
@@ -136,15 +136,15 @@ def with_key(item: T, key: tuple[Any, ...]) -> T:
 
 
 def _in_lane(dataset: Dataset[T], lane: Lane, text: str, reading: ReadContext) -> T:
-    told = "the state in the restore key is"
+    subject = "the state in the restore key is"
     try:
         if len(text) > limits.JSON_BYTES:
             raise ValueError(limits.over("JSON_BYTES", len(text)))
         state = parse_json(text)
     except ValueError as error:
-        raise RestoreKeyError(f"{told} no JSON: {str(error)[:200]}") from error
+        raise RestoreKeyError(f"{subject} no JSON: {str(error)[:200]}") from error
     if not isinstance(state, dict | None):
-        raise RestoreKeyError(f"{told} a {type(state).__name__}, not an object")
+        raise RestoreKeyError(f"{subject} a {type(state).__name__}, not an object")
     stream = without_loops(dataset)
     endless = tree.never_ends(dataset)
     try:
@@ -174,26 +174,26 @@ def _stored(dataset: Dataset[Any], shard: str, number: int) -> Any:
     """Return a stored sample; what makes typed ones of raw ones is what gives them
     their keys.
     """
-    found: dict[str, tuple[Any, int, Any]] = {}
+    matches: dict[str, tuple[Any, int, Any]] = {}
     for source, load in loads_of(dataset):
         index = source.find(shard, number) if hasattr(source, "find") else None
         if index is not None:
-            found.setdefault(source.location, (source, index, load))
+            matches.setdefault(source.location, (source, index, load))
     shown = short((STORED, shard, number))
-    if not found:
+    if not matches:
         raise RestoreKeyError(
             f"{shown}: none of the {len(dataset.sources)} sources of this dataset has "
             "a sample "
             f"{number} in a shard of this name"
         )
-    if len(found) > 1:
-        names = ", ".join(sorted(found))
+    if len(matches) > 1:
+        names = ", ".join(sorted(matches))
         raise RestoreKeyError(
             f"{shown} names a sample in several sources: {names}. Restore it from a "
             "dataset over one of them, or the item it was delivered in by the key of "
             "that"
         )
-    ((source, index, load),) = found.values()
+    ((source, index, load),) = matches.values()
     raw = source.read(np.array([index], dtype=np.int64))[0]
     if isinstance(raw, Failed):
         raise raw.reason
@@ -204,11 +204,11 @@ def loads_of(dataset: Dataset[Any], load: Any = None) -> list[tuple[Any, Any]]:
     """Return the sources, each with what makes typed samples of it, where there is
     one.
     """
-    own = getattr(dataset, "map_fn", None)
-    load = own if getattr(own, "loads_stored", False) else load
+    function = getattr(dataset, "map_fn", None)
+    load = function if getattr(function, "loads_stored", False) else load
     if not dataset.inputs:
         return [(source, load) for source in dataset.sources]
-    return tree.of_sources(dataset, [loads_of(each, load) for each in dataset.inputs])
+    return tree.of_sources(dataset, [loads_of(child, load) for child in dataset.inputs])
 
 
 def _is_number(value: Any, stop: Any) -> bool:

@@ -139,10 +139,10 @@ class Permutation:
                 self.size, dtype=np.int64
             )
             tables = np.argsort(hash_positions(self.key, cells), axis=1, kind="stable")
-            found: Int64Array = (np.argsort(tables, axis=1) if inverse else tables)[
+            values: Int64Array = (np.argsort(tables, axis=1) if inverse else tables)[
                 row, index
             ]
-            return found
+            return values
         tweaked = mix64(tweak.astype(np.uint64) + np.uint64(self.key & _MASK))
         out = self._pass(index, tweaked, inverse=inverse)
         while (outside := np.flatnonzero(out >= self.size)).size:

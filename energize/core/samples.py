@@ -84,16 +84,16 @@ def pin_memory(value: T) -> T:
     return asked(value, "pin_memory")
 
 
-def asked(value: T, method: str, *given: Any, **options: Any) -> T:
+def asked(value: T, method: str, *arguments: Any, **options: Any) -> T:
     """Return a copy of `value` with what a method returns of all, at any depth, that
     has it.
     """
 
     def ask(leaf: Any) -> Any:
-        found = getattr(leaf, method, None)
+        function = getattr(leaf, method, None)
         return (
-            found(*given, **options)
-            if callable(found) and not isinstance(leaf, type)
+            function(*arguments, **options)
+            if callable(function) and not isinstance(leaf, type)
             else leaf
         )
 
@@ -158,8 +158,8 @@ def _short_repr(item: Any) -> str:
 
 def _repr_fields(item: Any) -> Iterator[tuple[str, Any]]:
     """Yield the fields of a dataclass that its `repr` contains."""
-    for name, each in getattr(type(item), "__dataclass_fields__", {}).items():
-        if each.repr:
+    for name, declared in getattr(type(item), "__dataclass_fields__", {}).items():
+        if declared.repr:
             yield name, getattr(item, name, None)
 
 
@@ -250,8 +250,8 @@ class Sample(Markable):
                 f"{cls.__name__} does not extend the type of the sample, "
                 f"{type(src).__name__}; to keep only its metadata use derive_from"
             )
-        kept = {name: getattr(src, name) for name in type_fields(type(src))}
-        return cls(**kept | values)
+        copied = {name: getattr(src, name) for name in type_fields(type(src))}
+        return cls(**copied | values)
 
     @classmethod
     def from_joined(cls, *args: Any, **kwargs: Any) -> Self:
@@ -336,12 +336,12 @@ class _Rebuilt(_HidesUnsetWeights):
             [*signature(cast("Any", cls).__init__).parameters.values()][1:]
         )
 
-    def __call__(cls, *given: Any, **fields: Any) -> Any:
-        if len(given) == 1 and not fields and isinstance(given[0], Mapping):
-            batch = getattr(next(iter(given[0]), None), "batch", None)
+    def __call__(cls, *arguments: Any, **fields: Any) -> Any:
+        if len(arguments) == 1 and not fields and isinstance(arguments[0], Mapping):
+            batch = getattr(next(iter(arguments[0]), None), "batch", None)
             if isinstance(batch, cls):
-                return rebuilt(batch, given[0], marks=True)
-        return super().__call__(*given, **fields)
+                return rebuilt(batch, arguments[0], marks=True)
+        return super().__call__(*arguments, **fields)
 
 
 class Items(Markable, abc.MutableMapping[str, Any], metaclass=_Rebuilt):
@@ -363,17 +363,17 @@ class Items(Markable, abc.MutableMapping[str, Any], metaclass=_Rebuilt):
 
     def __iter__(self) -> Iterator[str]:
         left_out = METADATA - (set() if has_hidden_weights(self) else {WEIGHTS})
-        for each in fields(cast("Any", self)):
-            if each.name not in left_out and hasattr(self, each.name):
-                name = _Name(each.name)
-                name.batch = self
-                yield name
+        for declared in fields(cast("Any", self)):
+            if declared.name not in left_out and hasattr(self, declared.name):
+                key = _Name(declared.name)
+                key.batch = self
+                yield key
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
 
     def __getitem__(self, name: str) -> Any:
-        return {str(each): getattr(self, each) for each in self}[name]
+        return {str(key): getattr(self, key) for key in self}[name]
 
     __setitem__ = object.__setattr__
     __delitem__ = object.__delattr__
@@ -406,10 +406,10 @@ def _own_fields(sample: Any) -> dict[str, Any]:
             f"a join puts samples together; got a {type(sample).__name__}"
         )
     values = dict(sample) if isinstance(sample, Mapping) else fields_of(sample)
-    own = (
+    names = (
         name for name in values if not name.startswith("__") and name not in METADATA
     )
-    return {name: values[name] for name in own}
+    return {name: values[name] for name in names}
 
 
 # Samples without a type.
@@ -647,17 +647,17 @@ class PreferenceSample(Sample):
         self.rejected = rejected[shared:]
 
 
-def _as_turns(given: Any, role: str) -> list[Turn]:
+def _as_turns(value: Any, role: str) -> list[Turn]:
     """Return a text as one turn of a role, and turns of any form as they are."""
-    if isinstance(given, str):
-        return [Turn(role, given)]
-    if isinstance(given, Mapping):
-        given = [given]
-    if not isinstance(given, Sequence):
+    if isinstance(value, str):
+        return [Turn(role, value)]
+    if isinstance(value, Mapping):
+        value = [value]
+    if not isinstance(value, Sequence):
         raise DataError(
-            f"a prompt or an answer is text or a list of turns, got {given!r:.80}"
+            f"a prompt or an answer is text or a list of turns, got {value!r:.80}"
         )
-    return [turn_of(each, number) for number, each in enumerate(given)]
+    return [turn_of(turn, number) for number, turn in enumerate(value)]
 
 
 # Samples of a video and what is asked about it.
@@ -761,15 +761,15 @@ def sample_type_named(module: str, name: str) -> SampleType:
             f"{named} this program has not imported. If you trust that module, write "
             f"`import {module}` in your program before opening the dataset"
         )
-    kind = vars(sys.modules[module]).get(name)
-    if not isinstance(kind, type) or not issubclass(kind, Sample | CrudeSample):
-        found = (
+    member = vars(sys.modules[module]).get(name)
+    if not isinstance(member, type) or not issubclass(member, Sample | CrudeSample):
+        fault = (
             "has no such name"
-            if kind is None
-            else f"has a {type(kind).__name__} of that name"
+            if member is None
+            else f"has a {type(member).__name__} of that name"
         )
         raise DatasetError(
-            f"{named} {found}; a sample type is a dataclass that extends "
+            f"{named} {fault}; a sample type is a dataclass that extends "
             "energize.Sample"
         )
-    return kind
+    return member

@@ -104,12 +104,12 @@ def add_source(sample: Any, source: SourceInfo | None) -> None:
     if sample is None or source is None:
         return
     is_dict = isinstance(sample, dict)
-    known = (
+    previous = (
         sample.get("__sources__") if is_dict else getattr(sample, "__sources__", None)
     )
-    if source in (known or ()):
+    if source in (previous or ()):
         return
-    sources = (*(known or ()), source)
+    sources = (*(previous or ()), source)
     if is_dict:
         sample["__sources__"] = sources
         return
@@ -172,8 +172,10 @@ class DecodeFileStore(FileStore[Any]):
 
     def resolved(self, key: str) -> tuple[FileStore[Any], str]:
         store, name = self.inner.resolved(key)
-        kept = store is self.inner
-        return (self if kept else DecodeFileStore(store, decoder=self.decoder)), name
+        unchanged = store is self.inner
+        return (
+            self if unchanged else DecodeFileStore(store, decoder=self.decoder)
+        ), name
 
     def __repr__(self) -> str:
         return f"DecodeFileStore({self.inner})"

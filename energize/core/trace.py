@@ -78,12 +78,12 @@ def made_of_padded(
     """
     if not has_padding(items):
         return node.make(items, request)
-    made = list(node.make([*map(unpadded, items)], request))
+    results = list(node.make([*map(unpadded, items)], request))
     for row, item in enumerate(items):
-        if type(item) is Padded and type(made[row]) is not Failed:
-            rows = moved_rows(item.item, made[row], item.rows)
-            made[row] = replace(item, item=made[row], rows=rows)
-    return made
+        if type(item) is Padded and type(results[row]) is not Failed:
+            rows = moved_rows(item.item, results[row], item.rows)
+            results[row] = replace(item, item=results[row], rows=rows)
+    return results
 
 
 class Request(NamedTuple):
@@ -150,7 +150,7 @@ class ReadContext:
         self,
         failed: Failed,
         dataset: Any,
-        made: int | Sequence[Any] | None,
+        origin: int | Sequence[Any] | None,
         attempt: int = 0,
     ) -> None:
         """Count a sample that is left out, or report it if it failed, once the read is
@@ -163,24 +163,24 @@ class ReadContext:
         Args:
             failed: Why it is left out.
             dataset: The dataset that it is an item of; None if unknown.
-            made: Its position, or its origins; None if unknown.
+            origin: Its position, or its origins; None if unknown.
             attempt: Which substitute it was.
 
         """
-        defer(partial(self._count_left_out, failed, dataset, made, attempt))
+        defer(partial(self._count_left_out, failed, dataset, origin, attempt))
 
     def _count_left_out(
         self,
         failed: Failed,
         dataset: Any,
-        made: int | Sequence[Any] | None,
+        origin: int | Sequence[Any] | None,
         attempt: int,
     ) -> None:
         if failed.skipped:
-            self._count_skipped(failed, dataset, made, attempt)
+            self._count_skipped(failed, dataset, origin, attempt)
             return
-        if isinstance(made, int):
-            at = np.array([made], dtype=np.int64)
+        if isinstance(origin, int):
+            at = np.array([origin], dtype=np.int64)
             memory = self.sink.memory
             if memory is not None and failed.lasting and memory.takes(failed):
                 part = Trace(dataset, at).reading_part()
@@ -189,8 +189,10 @@ class ReadContext:
             refs = dataset.refs(at, attempt)
             locate = self.failures.quarantine is not None
             failed = _identified(failed, dataset, refs, locate)
-        elif made is not None:
-            failed = _identified(failed, dataset, refs_of(dataset, made), locate=False)
+        elif origin is not None:
+            failed = _identified(
+                failed, dataset, refs_of(dataset, origin), locate=False
+            )
         self.failures.check(failed)
         self.sink.report(failed)
 
@@ -198,17 +200,17 @@ class ReadContext:
         self,
         skipped: Failed,
         dataset: Any,
-        made: int | Sequence[Any] | None,
+        origin: int | Sequence[Any] | None,
         attempt: int,
     ) -> None:
         left_out = self.sink.left_out
         if left_out is None:
             return
         left_out.add_reason(skipped)
-        if isinstance(made, int):
-            left_out.add_position(dataset, made, attempt)
-        elif made is not None:
-            refs = refs_of(dataset, made)
+        if isinstance(origin, int):
+            left_out.add_position(dataset, origin, attempt)
+        elif origin is not None:
+            refs = refs_of(dataset, origin)
             left_out.add_skipped(
                 dataset.sources[row].key for row in refs.source.tolist()
             )
@@ -247,11 +249,14 @@ def _identified(failed: Failed, dataset: Node[Any], refs: Refs, locate: bool) ->
     several = len(sources) > 1
     stored = getattr(source, "location", ""), getattr(source, "identity", source.name)
     sample = derive("failed", *stored, index, int(several)) % 2**64
-    place = failed.place
+    location = failed.place
     if locate:
-        place = None if several else source.place(index)
+        location = None if several else source.place(index)
     return replace(
-        failed, place=place, sample=sample, sources=tuple(each.key for each in sources)
+        failed,
+        place=location,
+        sample=sample,
+        sources=tuple(entry.key for entry in sources),
     )
 
 
@@ -315,7 +320,7 @@ class Trace:
             return Refs(at, np.zeros_like(at), index, positions // leaf.count)
         if routes.owner is not None:
             attempt *= MAX_ATTEMPTS
-        found = []
+        parts = []
         for number, rows, below in self._below:
             refs = below.refs(attempt)
             item = refs.item
@@ -329,10 +334,10 @@ class Trace:
                 refs = Refs(item, source, refs.index[drawn], refs.epoch[drawn])
             if routes.owner is not None:
                 item = routes.owner[item]
-            before = self.node.source_numbers[number]
-            source = source + before if isinstance(before, int) else before[source]
-            found.append(Refs(item, source, refs.index, refs.epoch))
-        return Refs.merged(found)
+            numbers = self.node.source_numbers[number]
+            source = source + numbers if isinstance(numbers, int) else numbers[source]
+            parts.append(Refs(item, source, refs.index, refs.epoch))
+        return Refs.merged(parts)
 
     def read(
         self, reading: ReadContext, start: int = 0, stop: int | None = None
@@ -398,8 +403,8 @@ class Trace:
         `failed` are not read.
         """
         rows = range(len(positions))
-        others = [row for row in rows if row not in failed]
-        read = iter(Trace(self.node, positions[others]).read(reading) if others else ())
+        unread = [row for row in rows if row not in failed]
+        read = iter(Trace(self.node, positions[unread]).read(reading) if unread else ())
         return [failed[row] if row in failed else next(read) for row in rows]
 
     def items(
@@ -431,8 +436,8 @@ class Trace:
             rows = cast("Int64Array", rows)
             first, last = np.searchsorted(rows, (start, stop)).tolist()
             if first < last:
-                found = below.read(reading, first, last)
-                for row, item in zip(rows[first:last].tolist(), found, strict=True):
+                values = below.read(reading, first, last)
+                for row, item in zip(rows[first:last].tolist(), values, strict=True):
                     items[row - start] = item
         return items
 
@@ -462,8 +467,8 @@ class Trace:
         """Yield of how many samples each member in some rows of the routes is made."""
         for at in range(start, stop):
             child = self.node.children[0 if routes.child is None else routes.child[at]]
-            lent = routes.lent is not None and routes.lent[at]
-            yield 0 if lent else len(child.refs(routes.position[at : at + 1]))
+            is_padding = routes.lent is not None and routes.lent[at]
+            yield 0 if is_padding else len(child.refs(routes.position[at : at + 1]))
 
     def reading_part(self) -> Trace | None:
         """Return the part that reads one stored sample, and makes a typed one of it;
@@ -513,13 +518,15 @@ class Ahead:
     def __init__(
         self,
         dataset: IndexedNode[Any],
-        told: Callable[[Int64Array], int] | None = None,
+        announce: Callable[[Int64Array], int] | None = None,
         samples: int = AHEAD,
     ) -> None:
-        self._told = told or partial(expect, dataset)
+        self._told = announce or partial(expect, dataset)
         self._expected = 0
         self._items = self._asked = 0
-        self._far = told is not None or any(source.remote for source in dataset.sources)
+        self._far = announce is not None or any(
+            source.remote for source in dataset.sources
+        )
         self._least = (
             max(1.0, dataset.consumed(1).sum()) / samples if self._far else 1.0
         )
@@ -544,8 +551,8 @@ class Ahead:
         self._items += len(at)
         self._learn(self._told(at))
 
-    def _learn(self, asked: int) -> None:
-        self._asked += asked
+    def _learn(self, size: int) -> None:
+        self._asked += size
         if (
             self._items
         ):  # what is asked for by now may be what was expected before a change
@@ -561,11 +568,11 @@ def expect(dataset: IndexedNode[Any], positions: Int64Array) -> int:
             source.expect(positions) for source in dataset.sources if source.remote
         )
     refs = Trace(dataset, positions).refs()
-    asked = 0
+    size = 0
     for number, rows in rows_by_value(refs.source):
         if dataset.sources[number].remote:
-            asked += dataset.sources[number].expect(refs.index[rows])
-    return asked
+            size += dataset.sources[number].expect(refs.index[rows])
+    return size
 
 
 def _substituted(
@@ -609,17 +616,17 @@ def refs_of(dataset: Node[Any], origins: Sequence[Origin]) -> Refs:
     """Return the samples that an item with these origins is made of, as refs of item
     0.
     """
-    found = []
+    parts = []
     for part, position, epoch, attempt in origins:
-        each, numbers = dataset.read_parts[part]
+        node, numbers = dataset.read_parts[part]
         at = np.array([position], dtype=np.int64)
-        if each.indexed:
-            refs = cast("IndexedNode[Any]", each).refs(at, attempt)
+        if node.indexed:
+            refs = cast("IndexedNode[Any]", node).refs(at, attempt)
         else:
             none = np.zeros_like(at)
             refs = Refs(none, none, at, np.array([epoch]))
-        found.append(replace(refs, source=numbers[refs.source]))
-    return Refs.merged(found)
+        parts.append(replace(refs, source=numbers[refs.source]))
+    return Refs.merged(parts)
 
 
 def consumed(node: IndexedNode[Any], n: int, *, items: bool = False) -> Any:

@@ -147,8 +147,10 @@ def read_parts(node: Any) -> tuple[ReadPart, ...]:
     parts = []
     for numbers, child in zip(node.source_numbers, node.inputs, strict=True):
         for part, inner in child.read_parts:
-            own = numbers + inner if isinstance(numbers, int) else numbers[inner]
-            parts.append(ReadPart(part, own))
+            source_numbers = (
+                numbers + inner if isinstance(numbers, int) else numbers[inner]
+            )
+            parts.append(ReadPart(part, source_numbers))
     return tuple(parts)
 
 
@@ -230,16 +232,16 @@ def has_padding(node: Any) -> bool:
 
 def padding(node: Any, positions: Int64Array) -> BoolArray:
     """Return for each position whether its item is padding."""
-    lent = np.zeros(len(positions), dtype=np.bool_)
+    is_padding = np.zeros(len(positions), dtype=np.bool_)
     if not has_padding(node):
-        return lent
+        return is_padding
     routes = node.route(positions)
     for child, dataset in enumerate(() if node.traits.gathers else node.children):
-        here = slice(None) if routes.child is None else routes.child == child
-        lent[here] = padding(dataset, routes.position[here])
+        rows = slice(None) if routes.child is None else routes.child == child
+        is_padding[rows] = padding(dataset, routes.position[rows])
     if routes.owner is not None and routes.lent is not None:
-        lent[routes.owner[routes.lent]] = True
-    return lent
+        is_padding[routes.owner[routes.lent]] = True
+    return is_padding
 
 
 def full_items(node: Any, n: int) -> int:

@@ -116,9 +116,9 @@ def places_of(turns: Sequence[Turn]) -> list[MediaPlace]:
 what='<image>')]
     """
     return [
-        MediaPlace(number, found.start(), found[0])
+        MediaPlace(number, match.start(), match[0])
         for number, turn in enumerate(turns)
-        for found in _PLACES.finditer(turn.text)
+        for match in _PLACES.finditer(turn.text)
     ]
 
 
@@ -144,29 +144,29 @@ def messages_of(turns: Sequence[Turn]) -> list[dict[str, Any]]:
     return messages
 
 
-def checked_turns(given: Any, images: int, videos: int) -> list[Turn]:
+def checked_turns(value: Any, images: int, videos: int) -> list[Turn]:
     """Return turns of any of the usual forms; raise `DataError` for another one, and
     unless there is a placeholder for each image and video, and one of these for each
     placeholder.
     """
-    if not isinstance(given, Sequence) or isinstance(given, str) or not given:
+    if not isinstance(value, Sequence) or isinstance(value, str) or not value:
         raise DataError(
-            f"a conversation is a list of turns, got {given!r:.80}; {_FORMS}"
+            f"a conversation is a list of turns, got {value!r:.80}; {_FORMS}"
         )
-    turns = [turn_of(each, number) for number, each in enumerate(given)]
+    turns = [turn_of(turn, number) for number, turn in enumerate(value)]
     places = places_of(turns)
-    for what, count in ((IMAGE, images), (VIDEO, videos)):
-        found = [place.turn for place in places if place.what == what]
-        if len(found) != count:
+    for placeholder, count in ((IMAGE, images), (VIDEO, videos)):
+        positions = [medium.turn for medium in places if medium.what == placeholder]
+        if len(positions) != count:
             raise DataError(
-                f"the sample has {count} {what[1:-1]}s, and its turns have "
-                f"{len(found)} placeholders {what}, in the turns {found}: there has to "
-                "be one for each, where it is meant"
+                f"the sample has {count} {placeholder[1:-1]}s, and its turns have "
+                f"{len(positions)} placeholders {placeholder}, in the turns "
+                f"{positions}: there has to be one for each, where it is meant"
             )
     return turns
 
 
-def turn_of(given: Any, number: int) -> Turn:
+def turn_of(form: Any, number: int) -> Turn:
     """Return turn `number` of a conversation, given in any of the usual forms.
 
     Raises:
@@ -174,9 +174,9 @@ def turn_of(given: Any, number: int) -> Turn:
             malformed.
 
     """
-    if isinstance(given, Turn):
-        return given
-    keys = dict(given) if isinstance(given, Mapping) else {}
+    if isinstance(form, Turn):
+        return form
+    keys = dict(form) if isinstance(form, Mapping) else {}
     role = _taken(keys, "role", "from")
     content = _taken(keys, "content", "value")
     empty: tuple[Any, ...] = (None, "", [], {})
@@ -193,14 +193,14 @@ def turn_of(given: Any, number: int) -> Turn:
         if calls:
             keys["tool_calls"] = calls
             content = content or ""
-        if not all(isinstance(each, str) for each in (role, content, reasoning)):
+        if not all(isinstance(text, str) for text in (role, content, reasoning)):
             raise DataError(_FORMS)
         role = _ROLES.get(role.strip().lower(), role)
         if reasoning:
             keys[REASONING[0]] = reasoning
         return Turn(role, content, _learned(keys, role), keys)
     except DataError as error:
-        raise DataError(f"turn {number} is {given!r:.120}: {error}") from error
+        raise DataError(f"turn {number} is {form!r:.120}: {error}") from error
 
 
 def _taken(keys: dict[str, Any], *names: str) -> Any:
@@ -210,10 +210,10 @@ def _taken(keys: dict[str, Any], *names: str) -> Any:
 
 def _only(keys: dict[str, Any], names: Sequence[str], default: Any) -> Any:
     """Remove keys that mean the same, and return the value that all of them have."""
-    given = {name: keys.pop(name) for name in names if name in keys}
-    values = list(given.values())
+    present = {name: keys.pop(name) for name in names if name in keys}
+    values = list(present.values())
     if any(value != values[0] for value in values):
-        raise DataError(f"keys that mean the same differ: {given!r:.80}")
+        raise DataError(f"keys that mean the same differ: {present!r:.80}")
     return values[0] if values else default
 
 
@@ -244,20 +244,20 @@ def _learned(keys: dict[str, Any], role: str) -> bool | None:
     )
 
 
-def _calls(given: Any) -> list[dict[str, Any]]:
+def _calls(value: Any) -> list[dict[str, Any]]:
     """Return calls of tools in one form, from a call, a list of calls, or either as
     JSON text.
     """
-    found = []
-    for call in _functions(_parsed(given)):
+    calls = []
+    for call in _functions(_parsed(value)):
         function = call["function"]
         arguments = function.get("arguments", function.get("parameters")) or {}
         called = {"name": function["name"], "arguments": _parsed(arguments)}
-        found.append({**call, "type": "function", "function": called})
-    return found
+        calls.append({**call, "type": "function", "function": called})
+    return calls
 
 
-def tools_of(given: Any) -> list[dict[str, Any]]:
+def tools_of(value: Any) -> list[dict[str, Any]]:
     """Return the schemas of tools in one form, from a list of them, of JSON texts, or
     JSON text.
 
@@ -265,40 +265,44 @@ def tools_of(given: Any) -> list[dict[str, Any]]:
         DataError: If it is not a list of schemas.
 
     """
-    parsed = _parsed(given or [])
-    found = []
-    for each in parsed if isinstance(parsed, list) else [parsed]:
-        found += _functions(_parsed(each))
-    return found
+    parsed = _parsed(value or [])
+    tools = []
+    for entry in parsed if isinstance(parsed, list) else [parsed]:
+        tools += _functions(_parsed(entry))
+    return tools
 
 
-def _parsed(given: Any) -> Any:
+def _parsed(value: Any) -> Any:
     """Return the value of JSON text, and any other value as it is."""
     try:
-        return parse_json(given) if isinstance(given, str) else given
+        return parse_json(value) if isinstance(value, str) else value
     except ValueError as error:
         raise DataError(
-            f"tools and calls of them are JSON, got {given!r:.80}: {error}"
+            f"tools and calls of them are JSON, got {value!r:.80}: {error}"
         ) from error
 
 
-def _functions(given: Any) -> list[dict[str, Any]]:
+def _functions(value: Any) -> list[dict[str, Any]]:
     """Return objects that each have a `function` with a name, from these or from
     functions.
     """
-    found = []
-    for each in given if isinstance(given, list) else [given]:
-        keys = each if isinstance(each, Mapping) else {}
+    functions = []
+    for entry in value if isinstance(value, list) else [value]:
+        keys = entry if isinstance(entry, Mapping) else {}
         whole = (
-            dict(keys) if "function" in keys else {"type": "function", "function": each}
+            dict(keys)
+            if "function" in keys
+            else {"type": "function", "function": entry}
         )
         function = whole["function"]
         if not isinstance(function, Mapping) or not isinstance(
             function.get("name"), str
         ):
-            raise DataError(f"a tool, or a call of one, has a 'name'; got {each!r:.80}")
-        found.append(whole)
-    return found
+            raise DataError(
+                f"a tool, or a call of one, has a 'name'; got {entry!r:.80}"
+            )
+        functions.append(whole)
+    return functions
 
 
 def _joined(content: list[Any]) -> str | None:
@@ -307,6 +311,8 @@ def _joined(content: list[Any]) -> str | None:
     for piece in content:
         if not isinstance(piece, Mapping) or _LEARNED.keys() & piece.keys():
             return None
-        kind = piece.get("type")
-        pieces.append(piece.get("text") if kind in _TEXT_PIECES else _MEDIA.get(kind))
+        piece_type = piece.get("type")
+        pieces.append(
+            piece.get("text") if piece_type in _TEXT_PIECES else _MEDIA.get(piece_type)
+        )
     return "".join(map(str, pieces)) if None not in pieces else None

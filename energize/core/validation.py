@@ -120,8 +120,8 @@ def faults(
     Of a value that fits no member of a union, the faults of its members are one, or
     those of the member that it comes closest to.
     """
-    known = list(dict.fromkeys(_keys(schema.core_schema)))
-    found: dict[KeyPath, list[str]] = {}
+    keys = list(dict.fromkeys(_keys(schema.core_schema)))
+    messages: dict[KeyPath, list[str]] = {}
     shown: dict[KeyPath, str] = {}
     deepest: dict[KeyPath, int] = {}
     for detail in error.errors(include_url=False)[: 10 * MOST_FAULTS]:
@@ -132,13 +132,15 @@ def faults(
                 continue
             if len(path) > depth:
                 deepest[union] = len(path)
-                found = {
-                    each: found[each] for each in found if each[: len(union)] != union
+                messages = {
+                    prefix: messages[prefix]
+                    for prefix in messages
+                    if prefix[: len(union)] != union
                 }
-        text, shown[path] = _told(detail, known)
-        if text not in found.setdefault(path, []):
-            found[path].append(text)
-    first = list(found.items())[:MOST_FAULTS]
+        text, shown[path] = _told(detail, keys)
+        if text not in messages.setdefault(path, []):
+            messages[path].append(text)
+    first = list(messages.items())[:MOST_FAULTS]
     return [Fault(path, ", or ".join(texts) + shown[path]) for path, texts in first]
 
 
@@ -165,22 +167,22 @@ def _place_in(value: Any, loc: KeyPath) -> tuple[KeyPath, KeyPath | None]:
 def _keys(schema: Any) -> Iterator[str]:
     """Yield the keys of all models, dataclasses and typed dicts in a schema."""
     if isinstance(schema, list | tuple):
-        for each in schema:
-            yield from _keys(each)
+        for inner in schema:
+            yield from _keys(inner)
     elif isinstance(schema, dict):
-        for name, each in schema.items():
-            if isinstance(each, dict) and str(each.get("type")).endswith("-field"):
-                yield str(each.get("validation_alias", name))
-            yield from _keys(each)
+        for name, inner in schema.items():
+            if isinstance(inner, dict) and str(inner.get("type")).endswith("-field"):
+                yield str(inner.get("validation_alias", name))
+            yield from _keys(inner)
         if schema.get("type") == "dataclass-field":
             yield str(schema["name"])
 
 
 def told(
-    found: Iterable[Fault], file: str | os.PathLike[str], lines: Mapping[KeyPath, int]
+    faults: Iterable[Fault], file: str | os.PathLike[str], lines: Mapping[KeyPath, int]
 ) -> str:
     """Return faults of a file as the text of an error, each with its place."""
-    texts = [f"{place(file, fault.path, lines)}: {fault.text}" for fault in found]
+    texts = [f"{place(file, fault.path, lines)}: {fault.text}" for fault in faults]
     if len(texts) == 1:
         return texts[0]
     return "\n  ".join([f"{len(texts)} errors in {os.fspath(file)}:", *texts])
@@ -196,8 +198,8 @@ def place(
     'a.yaml:3 (splits.train)'
     """
     line = line_of(path, lines)
-    where = os.fspath(file) + (f":{line}" if line else "")
-    return f"{where} ({path_text(path)})" if path else where
+    location = os.fspath(file) + (f":{line}" if line else "")
+    return f"{location} ({path_text(path)})" if path else location
 
 
 def line_of(path: KeyPath, lines: Mapping[KeyPath, int]) -> int | None:
@@ -277,26 +279,26 @@ def lines_of(text: str | bytes) -> dict[KeyPath, int]:
     return lines
 
 
-def _told(detail: ErrorDetails, known: list[str]) -> tuple[str, str]:
+def _told(detail: ErrorDetails, keys: list[str]) -> tuple[str, str]:
     """Return a fault in our words, and the value seen, where that says more."""
-    kind = detail["type"]
+    fault_type = detail["type"]
     key = str(detail["loc"][-1]) if detail["loc"] else ""
-    if kind == "missing":
+    if fault_type == "missing":
         return f"the key {key!r} is missing", ""
-    if kind == "extra_forbidden":
-        near = nearest(key, [each for each in known if each != key])
+    if fault_type == "extra_forbidden":
+        near = nearest(key, [name for name in keys if name != key])
         return f"unknown key {short(key)}{near}", ""
-    if kind in _OWN:
+    if fault_type in _OWN:
         return str(detail["ctx"]["error"]), ""
     words = (
         re.findall(r"'([^']*)'", detail["ctx"]["expected"])
-        if kind == "literal_error"
+        if fault_type == "literal_error"
         else []
     )
     near = nearest(detail["input"], words) if isinstance(detail["input"], str) else ""
     text = detail["msg"].replace("Input should be", "expected")
     text = text.replace("a valid integer", "an integer").replace("a valid ", "a ")
-    return _MESSAGES.get(kind, text), f"; got {short(detail['input'])}{near}"
+    return _MESSAGES.get(fault_type, text), f"; got {short(detail['input'])}{near}"
 
 
 # Text of YAML and JSON as values. Readers go down by recursion, which ends the process
@@ -338,9 +340,9 @@ more, set energize.core.limits.LEVELS
             counter.add(event)
     except yaml.reader.ReaderError as reason:
         at = reason.position
-        where = f"line {data[:at].count(10) + 1}: {data[at : at + 1]!r}"
+        location = f"line {data[:at].count(10) + 1}: {data[at : at + 1]!r}"
         raise ValueError(
-            f"{where}: {reason.reason}; save the file as UTF-8"
+            f"{location}: {reason.reason}; save the file as UTF-8"
         ) from reason
     except yaml.YAMLError:
         single = _PAIR.sub(
@@ -386,8 +388,8 @@ class _YamlCounter:
     def _check_length(self, event: Any) -> None:
         if len(event.value) > limits.LETTERS:
             mark = event.start_mark
-            where = "" if mark is None else f"line {mark.line + 1}: "
-            raise ValueError(where + limits.over("LETTERS", len(event.value)))
+            location = "" if mark is None else f"line {mark.line + 1}: "
+            raise ValueError(location + limits.over("LETTERS", len(event.value)))
 
 
 def load_yaml(text: str | bytes, loader: type[Any] | None = None) -> Any:
@@ -476,12 +478,14 @@ def check_depth(value: Any) -> None:
     """Raise ValueError for lists and mappings that are nested too deeply."""
     level = [value]
     for _ in range(limits.LEVELS + 1):
-        level = [each for each in level if isinstance(each, dict | list)]
+        level = [container for container in level if isinstance(container, dict | list)]
         if not level:
             return
         level = [
             inner
-            for each in level
-            for inner in (each.values() if isinstance(each, dict) else each)
+            for container in level
+            for inner in (
+                container.values() if isinstance(container, dict) else container
+            )
         ]
     raise ValueError(limits.over("LEVELS"))

@@ -415,7 +415,7 @@ class FlatBatchDataset(RoundsDataset[T_batch_co], BatchDataset[T_batch_co]):
         index = members[0].number
         where = by_keys(samples)
         of = (self, origins)
-        for made in self._call.items(samples, word, index, reading, where, made=of):
+        for made in self._call.items(samples, word, index, reading, where, origin=of):
             yield made, origins
 
 

@@ -240,7 +240,9 @@ class PackingDataset(RoundsDataset[T_pack_co]):
         if generates(self.final_packer):
             where = by_keys(samples)
             of = (self, origins)
-            for made in self._pack.items(samples, word, index, reading, where, made=of):
+            for made in self._pack.items(
+                samples, word, index, reading, where, origin=of
+            ):
                 yield made, origins
             return
         made = self._pack.one(samples, word, index, reading, by_keys(samples))

@@ -189,7 +189,7 @@ class FlatMapDataset(RoundsDataset[T_out_co], MapDataset[T_out_co]):
         where = by_keys(taken.item)
         of = (self, taken.origin)
         for item in self._call.items(
-            taken.item, word, taken.number, reading, where, made=of
+            taken.item, word, taken.number, reading, where, origin=of
         ):
             yield item, taken.origin
 
@@ -369,7 +369,7 @@ class IterMapDataset(RoundsDataset[T_out_co]):
             )
             of = self, first.origin
             for made in call.items(
-                items(), word, first.number, reading, self._segment, made=of
+                items(), word, first.number, reading, self._segment, origin=of
             ):
                 yield made, tuple(read)
                 read.clear()

@@ -69,7 +69,7 @@ _PLACES = ("__key__", "__dataset__", "__shard__", "__index__")
 
 
 @all_in_turn
-@os_errors_as(PrepareError, what="cannot be used")
+@os_errors_as(PrepareError, fault="cannot be used")
 def convert(  # noqa: PLR0913
     source: str | os.PathLike[str],
     out: str | os.PathLike[str],

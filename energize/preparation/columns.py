@@ -83,7 +83,7 @@ class ColumnsReport:
 
 
 @all_in_turn
-@os_errors_as(PrepareError, what="cannot be used")
+@os_errors_as(PrepareError, fault="cannot be used")
 def prepare_columns(
     path: str | os.PathLike[str],
     columns: Mapping[str, How],

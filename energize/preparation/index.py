@@ -117,7 +117,7 @@ class PrepareReport:
 
 
 @all_in_turn
-@os_errors_as(PrepareError, what="cannot be used")
+@os_errors_as(PrepareError, fault="cannot be used")
 def prepare(  # noqa: PLR0913
     path: str | Path,
     *,
@@ -718,7 +718,7 @@ _SHOWN = 10
 _REPORTED_BYTES = 4 * 1024 * 1024
 
 
-@os_errors_as(PrepareError, what="cannot be used")
+@os_errors_as(PrepareError, fault="cannot be used")
 def prepare_jsonl(
     path: str | os.PathLike[str],
     *,

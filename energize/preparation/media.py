@@ -66,7 +66,7 @@ _Row = tuple[str, str | None, str]
 damaged."""
 
 
-@os_errors_as(PrepareError, what="cannot be used")
+@os_errors_as(PrepareError, fault="cannot be used")
 def prepare_media(
     path: str | os.PathLike[str],
     by: str | MediaFilterConfig = "extension",

@@ -60,7 +60,7 @@ class ChecksumsReport:
 
 
 @all_in_turn
-@os_errors_as(PrepareError, what="cannot be used")
+@os_errors_as(PrepareError, fault="cannot be used")
 def prepare_checksums(
     path: str | os.PathLike[str],
     *,
