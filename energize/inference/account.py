@@ -32,26 +32,22 @@ def account_of(
     """Return the spec of a reading, with the use of every file and every column."""
     top = scene.around or scene
     prefix = f"{scene.prefix}/" if scene.prefix else ""
-    claimed = {**reading.claims, **candidate.claims}
+    account = reading.account
+    claimed = {**account.claims, **candidate.claims}
     claims = {f"{prefix}{name}": role for name, role in claimed.items()}
     unread = {
-        f"{prefix}{name}": why
-        for why, names in reading.left_out.items()
+        f"{prefix}{name}": reason
+        for reason, names in account.left_out.items()
         for name in names
     }
     media_paths = tuple(getattr(source, "media_paths", ()))
-    notes = _notes(scene, candidate, reading, kind, media_paths)
-    parts = {part: counted(rows, "row") for part, rows in reading.row_parts.items()}
-    parts |= {
-        part: counted(len(names), "file") for part, names in top.splits.parts.items()
-    }
-    splits: dict[str, int | None] = dict.fromkeys(parts)
-    own = (
-        top.splits if top.splits.parts else SplitAssignment(dict.fromkeys(parts, ()))
-    ).meant(split_part)
-    labels = next(iter(classes_of(reading.rows).values()), [])
-    if candidate.format == "classes":
-        labels = class_names(scene)
+    counts = _part_counts(top, reading)
+    assignment = top.splits
+    if not assignment.parts:
+        assignment = SplitAssignment(dict.fromkeys(counts, ()))
+    part = assignment.meant(split_part)
+    splits: dict[str, int | None] = dict.fromkeys(counts)
+    is_crude = kind is CrudeSample
     return DataSpec(
         path=str(scene.path),
         format=candidate.format,
@@ -59,16 +55,34 @@ def account_of(
         split_part=split_part,
         splits={**splits, split_part: source.count},
         sample_type=kind.__name__,
-        field_map=dict(field_map) if kind is not CrudeSample else {},
-        classes=tuple(labels),
+        field_map={} if is_crude else dict(field_map),
+        classes=tuple(_class_labels(scene, candidate, reading)),
         media_paths=media_paths,
         files=tuple(_files(top, claims, unread)),
-        columns=tuple(_columns(reading, field_map, crude=kind is CrudeSample)),
-        notes=tuple(notes),
+        columns=tuple(_columns(reading, field_map, crude=is_crude)),
+        notes=tuple(_notes(scene, candidate, reading, kind, media_paths)),
         other_parts=tuple(
-            f"{part} ({count})" for part, count in parts.items() if part != own
+            f"{name} ({count})" for name, count in counts.items() if name != part
         ),
     )
+
+
+def _part_counts(scene: Scene, reading: Reading) -> dict[str, str]:
+    """Return the number of rows or files of each split part, as text."""
+    rows = {part: counted(count, "row") for part, count in reading.row_parts.items()}
+    files = {
+        part: counted(len(names), "file") for part, names in scene.splits.parts.items()
+    }
+    return rows | files
+
+
+def _class_labels(
+    scene: Scene, candidate: Candidate, reading: Reading
+) -> Sequence[str]:
+    """Return the names of classes by their numbers."""
+    if candidate.format == "classes":
+        return class_names(scene)
+    return next(iter(classes_of(reading.rows).values()), [])
 
 
 def _notes(
@@ -78,9 +92,9 @@ def _notes(
     kind: Any,
     media_paths: Sequence[str],
 ) -> list[str]:
-    """Return what a user should know of a reading."""
+    """Return the remarks on a reading for the user."""
     splits = (scene.around or scene).splits
-    notes = [*reading.notes]
+    notes = [*reading.account.notes]
     roles = Roles(reading.columns, reading.first)
     options = ", ".join(column.name for column in roles.options())
     if kind is CrudeSample and options:
@@ -88,16 +102,12 @@ def _notes(
             f"columns {options} may be choices: sample_type: MultiChoiceVQASample, "
             f"field_map: {{choices: 'items({options})', ...}}"
         )
-    if candidate.format not in ("classes", "mds", "tars"):
-        folders = class_folders(scene)
-        if folders:
-            shown = ", ".join(folders[:_SHOWN])
-            notes.append(f"names of folders are not used: {shown}")
+    folders = _unused_folders(scene, candidate)
+    if folders:
+        notes.append(f"names of folders are not used: {', '.join(folders[:_SHOWN])}")
     if splits.lists:
         notes.append(f"split parts are those that {', '.join(splits.lists)} list")
-    moved = [
-        posixpath.dirname(path) or "." for path in media_paths if by_file_name(path)
-    ]
+    moved = _folders_of_moved(media_paths)
     if moved:
         notes.append(
             f"files are found by their names in {', '.join(moved)}, not in the folders "
@@ -106,43 +116,64 @@ def _notes(
     return [*notes, *splits.notes]
 
 
+def _unused_folders(scene: Scene, candidate: Candidate) -> list[str]:
+    """Return the names of folders that may mean something and are not used."""
+    if candidate.format in ("classes", "mds", "tars"):
+        return []
+    return class_folders(scene)
+
+
+def _folders_of_moved(templates: Sequence[str]) -> list[str]:
+    """Return the folders in which files are located by their names only."""
+    return [posixpath.dirname(path) or "." for path in templates if by_file_name(path)]
+
+
 def _files(
     scene: Scene, claims: dict[str, str], unread: dict[str, str]
 ) -> Iterable[Use]:
-    """Yield the use of every file, alike ones together."""
+    """Yield the use of every file; files of one use and extension are one entry."""
     groups: dict[tuple[str, ...], list[str]] = {}
-    of_part = {
+    part_of_file = {
         name: part for part, names in scene.splits.parts.items() for name in names
     }
-    for name, kind in scene.inventory.kinds.items():
-        if name in unread:
-            use = "left out", "", unread[name]
-        elif name in claims:
-            use = "used", claims[name], ""
-        elif name in scene.splits.lists:
-            use = "used", "list of a split part", ""
-        elif kind == "document":
-            use = "metadata", "document", ""
-        elif name in of_part:
-            use = "metadata", f"of split part {of_part[name]}", ""
-        else:
-            use = "left out", "", _why(kind)
+    for name in scene.inventory.kinds:
+        use = _use_of_file(scene, name, claims, unread, part_of_file)
         suffix = posixpath.splitext(name)[1].lower()
         groups.setdefault((*use, suffix), []).append(name)
     for reason, names in scene.inventory.aside.items():
         groups.setdefault(("metadata", reason, "", ""), []).extend(names)
     for (status, role, why, suffix), names in groups.items():
-        shown = tuple(names[:_SHOWN])
-        if len(names) == 1:
-            called = names[0]
-        elif suffix:
-            called = f"*{suffix}"
-        else:
-            called = "files"
-        count = len(names)
+        title = f"*{suffix}" if suffix else "files"
         yield Use(
-            name=called, status=status, role=role, why=why, count=count, examples=shown
+            name=names[0] if len(names) == 1 else title,
+            status=status,
+            role=role,
+            why=why,
+            count=len(names),
+            examples=tuple(names[:_SHOWN]),
         )
+
+
+def _use_of_file(
+    scene: Scene,
+    name: str,
+    claims: Mapping[str, str],
+    unread: Mapping[str, str],
+    part_of_file: Mapping[str, str],
+) -> tuple[str, str, str]:
+    """Return the status and the role of a file, and the reason why it is unused."""
+    kind = scene.inventory.kinds[name]
+    if name in unread:
+        return "left out", "", unread[name]
+    if name in claims:
+        return "used", claims[name], ""
+    if name in scene.splits.lists:
+        return "used", "list of a split part", ""
+    if kind == "document":
+        return "metadata", "document", ""
+    if name in part_of_file:
+        return "metadata", f"of split part {part_of_file[name]}", ""
+    return "left out", "", _REASONS.get(kind, "")
 
 
 _REASONS = {
@@ -156,35 +187,33 @@ _REASONS = {
 }
 
 
-def _why(kind: str) -> str:
-    return _REASONS.get(kind, "")
-
-
 def _columns(
     reading: Reading, field_map: Mapping[str, str], *, crude: bool
 ) -> Iterable[Use]:
     """Yield the use of every column; of columns in others only if one of them is
     used.
     """
+    used = _roles_of_columns(field_map)
+    opened = {name.partition("[")[0] for name in used if "[" in name}
+    for name, column in reading.columns.items():
+        if column.is_nested:
+            parent, _, keys = name.partition("[")
+            if "[" in keys or parent not in opened or name in used:
+                continue
+        if crude or name in used:
+            yield Use(name=name, status="used", role=used.get(name, "as it is"))
+        else:
+            yield Use(name=name, status="metadata", why=_why_unused(column))
+
+
+def _roles_of_columns(field_map: Mapping[str, str]) -> dict[str, str]:
+    """Return the fields that are read from each column or part."""
     fields: dict[str, set[str]] = {}
     for name, text in field_map.items():
         for access in parse_field(text):
             fields.setdefault(str(access), set()).add(name)
             fields.setdefault(access.part, set()).add(name)
-    used = {source: ", ".join(sorted(names)) for source, names in fields.items()}
-    opened = {name.partition("[")[0] for name in used if "[" in name}
-    for name, column in reading.columns.items():
-        inside = (
-            column.is_nested
-            and name.count("[") == 1
-            and name.partition("[")[0] in opened
-        )
-        if column.is_nested and (not inside or name in used):
-            continue
-        if crude or name in used:
-            yield Use(name=name, status="used", role=used.get(name, "as it is"))
-        else:
-            yield Use(name=name, status="metadata", why=_why_unused(column))
+    return {source: ", ".join(sorted(names)) for source, names in fields.items()}
 
 
 def _why_unused(column: ColumnProfile) -> str:

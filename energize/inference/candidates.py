@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from energize.core.progress import counted, counting
 from energize.data.loose import Media, key_of
@@ -38,6 +38,22 @@ FILE = "file_name"
 
 
 @dataclass(frozen=True)
+class ReadingAccount:
+    """The use of files by a reading, for the summary.
+
+    Attributes:
+        left_out: Files that no row has, by the reason.
+        notes: Other decisions.
+        claims: Roles of files that the candidate did not claim.
+
+    """
+
+    left_out: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    notes: Sequence[str] = ()
+    claims: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Reading:
     """The rows of a split part, with their columns as the first rows show them.
 
@@ -47,10 +63,8 @@ class Reading:
         columns: The columns of these.
         files: Columns that are files but no media, with the prefix of their parts.
         parts: Where columns are read from that are not in the rows themselves.
-        left_out: Files that no row has, by the reason.
-        notes: What else was decided.
-        claims: What files are used as that the candidate did not claim.
         row_parts: Rows of each split part, if a column states the parts.
+        account: The use of files.
 
     """
 
@@ -59,10 +73,13 @@ class Reading:
     columns: Mapping[str, ColumnProfile]
     files: Media = field(default_factory=dict)
     parts: Mapping[str, str] = field(default_factory=dict)
-    left_out: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    notes: Sequence[str] = ()
-    claims: Mapping[str, str] = field(default_factory=dict)
     row_parts: Mapping[str, int] = field(default_factory=dict)
+    account: ReadingAccount = field(default_factory=ReadingAccount)
+
+    def with_notes(self, *notes: str) -> Reading:
+        """Return the reading with more notes."""
+        account = replace(self.account, notes=[*self.account.notes, *notes])
+        return replace(self, account=account)
 
 
 @dataclass(frozen=True)
@@ -126,7 +143,8 @@ def reading_of(
         )
     first = sample_of(made)
     kept = {why: names for why, names in left_out.items() if names}
-    return Reading(made, first, columns_of(first, look), left_out=kept, notes=notes)
+    account = ReadingAccount(kept, notes)
+    return Reading(made, first, columns_of(first, look), account=account)
 
 
 def _keyed(rows: Iterable[Row], column: str, repeated: list[str]) -> Iterator[Row]:

@@ -19,6 +19,15 @@ IMAGE = "image"
 AV = "av"
 """Forms of columns that hold or name media; of lists of them with an `s`."""
 
+_NAMING_FORMS = frozenset(["text", "texts", "number", "object", "objects", "mixed"])
+"""Forms of columns whose values may name media."""
+
+_LISTED_FORMS = frozenset(["text", "url", "number", "object", IMAGE, AV])
+"""Forms of values whose lists have a form of their own."""
+
+_WEB_MEDIA_WORDS = frozenset(["image", "img", "photo", "video", "content"])
+"""Words in names of columns of URLs of media."""
+
 _DEPTH = 3  # lists and objects in one another that are looked into
 _PROSE_WORDS = 3  # words of a text on average, from which on it is a sentence
 _CLASS_WORDS = 4
@@ -150,18 +159,20 @@ def _is_plain(name: str) -> bool:
 
 
 def _column(name: str, values: Sequence[Any], look: NameLook) -> ColumnProfile:
-    there = tuple(value for value in values if not _is_null(value))
-    forms = {form_of(value) for value in there}
+    """Return the profile of a column."""
+    present = tuple(value for value in values if not _is_null(value))
+    forms = {form_of(value) for value in present}
     form = forms.pop() if len(forms) == 1 else _common(forms)
-    column = ColumnProfile(name, form, there, len(values))
-    if form in ("text", "texts", "number", "object", "objects") or form == "mixed":
-        named = look(name, there)
+    column = ColumnProfile(name, form, present, len(values))
+    if form in _NAMING_FORMS:
+        named = look(name, present)
         if named is not None:
-            lists = any(isinstance(value, list) for value in there)
-            return replace(column, form=f"{named.form}{'s' * lists}", paths=named.paths)
-    if form == "text" and all(map(_is_json, there)):
+            is_list = any(isinstance(value, list) for value in present)
+            plural = "s" if is_list else ""
+            return replace(column, form=f"{named.form}{plural}", paths=named.paths)
+    if form == "text" and all(map(_is_json, present)):
         return replace(column, form="json")
-    if form == "text" and all(map(_is_numbers, there)):
+    if form == "text" and all(map(_is_numbers, present)):
         return replace(column, form="list")
     return column
 
@@ -214,20 +225,15 @@ def form_of(value: Any) -> str:  # noqa: PLR0911
 
 
 def _form_of_list(value: list[Any]) -> str:
-    there = [each for each in value if each is not None]
-    if there and all(_is_turn(each) for each in there):
+    entries = [entry for entry in value if entry is not None]
+    if not entries:
+        return "texts"
+    if all(_is_turn(entry) for entry in entries):
         return "turns"
-    if there and all(exchange_of(each) is not None for each in there):
+    if all(exchange_of(entry) is not None for entry in entries):
         return "exchanges"
-    forms = {form_of(each) for each in there}
-    if len(forms) == 1:
-        form = forms.pop()
-        return (
-            f"{form}s"
-            if form in ("text", "url", "number", "object", IMAGE, AV)
-            else "list"
-        )
-    return "texts" if not forms else "list"
+    form, *more = {form_of(entry) for entry in entries}
+    return "list" if more or form not in _LISTED_FORMS else f"{form}s"
 
 
 def _is_turn(value: Any) -> bool:
@@ -262,15 +268,22 @@ def _inside(
     for key in keys:
         if not isinstance(key, str) or not _is_plain(key):
             continue
-        inner: list[Any] = [[entry.get(key) for entry in group] for group in objects]
-        if not is_list:
-            inner = [group[0] if group else None for group in inner]
+        inner = _values_of_key(objects, key, is_list=is_list)
         inner += [None] * (column.rows - len(inner))
         profile = _column(f"{prefix}[{key}]", inner, _no_names if as_json else look)
         columns[profile.name] = profile
         if profile.form in ("object", "objects"):
             columns |= _inside(profile, look, depth - 1)
     return columns
+
+
+def _values_of_key(
+    objects: Sequence[list[dict[Any, Any]]], key: str, *, is_list: bool
+) -> list[Any]:
+    """Return the values of a key: a list for each row, or the first one."""
+    if is_list:
+        return [[entry.get(key) for entry in group] for group in objects]
+    return [group[0].get(key) if group else None for group in objects]
 
 
 def _objects_of(value: Any) -> list[dict[Any, Any]]:
@@ -295,22 +308,23 @@ def names_of(values: Iterable[Any]) -> list[str]:
 
 def on_the_web(columns: Mapping[str, ColumnProfile]) -> ColumnProfile | None:
     """Return the column that names images or videos on the web, None if none does."""
-    sized = {"width", "height"} <= {plain_name(name) for name in columns}
+    is_sized = {"width", "height"} <= {plain_name(name) for name in columns}
     for column in columns.values():
-        if column.form in ("url", "urls") and not column.is_nested:
-            words = {*words_of(column.name)}
-            urls = [
-                url
-                for value in column.values
-                for url in (value if isinstance(value, list) else [value])
-            ]
-            named = any(
-                kind_by_name(str(url).partition("?")[0]) is not None for url in urls
-            )
-            if (
-                named
-                or words & {"image", "img", "photo", "video", "content"}
-                or (sized and words == {"url"})
-            ):
-                return column
+        if column.form not in ("url", "urls") or column.is_nested:
+            continue
+        words = {*words_of(column.name)}
+        if words & _WEB_MEDIA_WORDS or (is_sized and words == {"url"}):
+            return column
+        if any(map(_is_media_url, _urls(column))):
+            return column
     return None
+
+
+def _is_media_url(url: str) -> bool:
+    return kind_by_name(url.partition("?")[0]) is not None
+
+
+def _urls(column: ColumnProfile) -> Iterable[str]:
+    """Yield the URLs in a column, also those in lists."""
+    for value in column.values:
+        yield from map(str, value if isinstance(value, list) else [value])

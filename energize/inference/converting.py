@@ -47,7 +47,7 @@ from energize.data.tar import split_name
 from energize.data.writing import NewFiles, writing
 from energize.errors import ColumnError, ConfigError, PrepareError, ShardError
 from energize.inference.engine import InferredPart, is_loose, open_loose, split_parts
-from energize.inference.options import DataOptions
+from energize.inference.options import DataOptions, MediaOptions
 from energize.preparation import index
 from energize.preparation.columns import Columns
 from energize.preparation.fields import module_of
@@ -132,7 +132,9 @@ def convert(  # noqa: PLR0913
     size = checked_whole(samples_per_shard, "convert: samples_per_shard", 1)
     named = ("energize", sample_type) if isinstance(sample_type, str) else sample_type
     folder = None if image_folder is None else os.fspath(image_folder)
-    parts = _parts(path, root, DataOptions(named, field_map, folder, strict))
+    parts = _parts(
+        path, root, DataOptions(named, field_map, MediaOptions(folder), strict)
+    )
     sources = {part: found.source for part, found in parts.items()}
     origins = {part: each.origin for part, each in sources.items()}
     shards = _samples_of_shards(sources, size)
@@ -303,19 +305,22 @@ def _samples(source: Any, start: int, stop: int) -> Iterator[dict[str, Any]]:
             if isinstance(raw, Failed):
                 faults.append(f"{raw.where}: {raw.reason}")
                 continue
-            parts = {name: each for name, each in raw.items() if name not in _PLACES}
-            wrong = [name for name in parts if not _fits(raw["__key__"], name)]
-            if parts and not wrong:
+            parts = {name: data for name, data in raw.items() if name not in _PLACES}
+            fault = _fault_in_tar(raw["__key__"], parts)
+            if fault:
+                faults.append(f"{source.where(number)}: {fault}")
+            else:
                 yield {"__key__": raw["__key__"], **parts}
-                continue
-            told = (
-                f"no tar can hold its {wrong[0]!r}, call it otherwise"
-                if wrong
-                else "it is empty"
-            )
-            faults.append(f"{source.where(number)}: {told}")
     if faults:
         raise ShardError(listed(faults).strip())
+
+
+def _fault_in_tar(key: Any, parts: Mapping[str, Any]) -> str:
+    """Return why a tar cannot hold a sample, an empty text if it can."""
+    if not parts:
+        return "it is empty"
+    wrong = [name for name in parts if not _fits(key, name)]
+    return f"no tar can hold its {wrong[0]!r}, call it otherwise" if wrong else ""
 
 
 def _fits(key: Any, part: str) -> bool:
@@ -328,18 +333,27 @@ def _columns(sources: list[Any]) -> dict[str, Column]:
     """Return the columns of loose rows that are numbers, or words that samples have in
     common.
     """
-    found = dict[str, Column]()
+    columns = dict[str, Column]()
     rows = getattr(sources[0], "rows", None)
-    first = () if rows is None else rows.read(np.arange(min(_LOOKED_AT, rows.count)))
-    for name in sources[0].column_names if first else ():
-        values = [row.get(name) for row in first if not isinstance(row, Failed)]
-        words = {each for each in values if isinstance(each, str)}
-        other = any(isinstance(each, bytes | list | dict) for each in values)
-        if name not in sources[0].media and len(words) <= _WORDS and not other:
-            with suppress(ColumnError):
-                whole = (each.column(check_name(name)) for each in sources)
-                found[name] = Column.of(chain.from_iterable(map(_values, whole)), name)
-    return found
+    if rows is None:
+        return columns
+    sample = rows.read(np.arange(min(_LOOKED_AT, rows.count)))
+    first = [row for row in sample if not isinstance(row, Failed)]
+    for name in sources[0].column_names if sample else ():
+        values = [row.get(name) for row in first]
+        if name in sources[0].media or not _may_be_column(values):
+            continue
+        with suppress(ColumnError):
+            parts = (source.column(check_name(name)) for source in sources)
+            columns[name] = Column.of(chain.from_iterable(map(_values, parts)), name)
+    return columns
+
+
+def _may_be_column(values: Sequence[Any]) -> bool:
+    """Return whether values are numbers or few different words."""
+    words = {value for value in values if isinstance(value, str)}
+    is_other = any(isinstance(value, bytes | list | dict) for value in values)
+    return len(words) <= _WORDS and not is_other
 
 
 def _values(column: Column) -> list[Any]:

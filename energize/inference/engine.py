@@ -9,6 +9,7 @@ import logging
 import os
 import posixpath
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -42,7 +43,7 @@ from energize.inference.fields import parts_of, translated
 from energize.inference.formats import FORMATS
 from energize.inference.kinds import CRUDE_CHOICE, Choice, choose, fill, why_mixed
 from energize.inference.options import DataOptions
-from energize.inference.row_parts import state_parts
+from energize.inference.row_parts import RowParts, state_parts
 from energize.inference.scene import (
     Scene,
     check_folder,
@@ -172,26 +173,12 @@ def inferred(path: Path, split_part: str, told: DataOptions) -> InferredPart:
 
 
 def _decided(scene: Scene, like: str | None = None) -> tuple[Candidate, Reading]:
-    """Return the format that most speaks for, and the rows."""
-    candidates = [each for make in FORMATS for each in make(scene)]
-    wanted = scene.told.format or like
-    if wanted is not None:
-        candidates = [each for each in candidates if each.format == wanted]
-        if not candidates:
-            told = "Name another format, or none" if scene.told.format else _AS_OTHERS
-            raise DatasetError(
-                f"{scene.root}: nothing here has the format {wanted!r}. {told}"
-            )
+    """Return the strongest candidate, and its rows."""
+    candidates = _candidates(scene, like)
     if not candidates:
         raise scene.why_unread(*scene.inventory.kinds) or _nothing_to_read(scene)
-    best = max(candidates, key=lambda each: each.strength)
-    rivals = [
-        each
-        for each in candidates
-        if each is not best
-        and best.strength - each.strength < _MARGIN
-        and (each.strength == best.strength or not {*each.claims} <= {*best.claims})
-    ]
+    best = max(candidates, key=lambda candidate: candidate.strength)
+    rivals = [candidate for candidate in candidates if _rivals(best, candidate)]
     if rivals:
         readings = [best, *rivals]
         lines = "\n".join(f"  {each.argument}: {each.line}" for each in readings)
@@ -201,10 +188,33 @@ def _decided(scene: Scene, like: str | None = None) -> tuple[Candidate, Reading]
         )
     if best.problem is not None:
         text = str(best.problem)
-        raise type(best.problem)(
-            text if text.startswith(f"{scene.root}/") else f"{scene.root}: {text}"
-        )
+        if not text.startswith(f"{scene.root}/"):
+            text = f"{scene.root}: {text}"
+        raise type(best.problem)(text)
     return best, best.read()
+
+
+def _candidates(scene: Scene, like: str | None) -> list[Candidate]:
+    """Return the candidates of all formats, or of the format that is required."""
+    candidates = [candidate for make in FORMATS for candidate in make(scene)]
+    required = scene.told.format or like
+    if required is None:
+        return candidates
+    matching = [each for each in candidates if each.format == required]
+    if not matching:
+        hint = "Name another format, or none" if scene.told.format else _AS_OTHERS
+        raise DatasetError(
+            f"{scene.root}: nothing here has the format {required!r}. {hint}"
+        )
+    return matching
+
+
+def _rivals(best: Candidate, other: Candidate) -> bool:
+    """Return whether a candidate is about as strong as the best, and contradicts it."""
+    margin = best.strength - other.strength
+    if other is best or margin >= _MARGIN:
+        return False
+    return margin == 0 or not {*other.claims} <= {*best.claims}
 
 
 def _nothing_to_read(scene: Scene) -> NotPreparedError:
@@ -229,39 +239,47 @@ def _nothing_to_read(scene: Scene) -> NotPreparedError:
 
 
 def _choice(scene: Scene, reading: Reading) -> Choice:
-    """Return the type of samples and its fields by columns: as told, and else as
-    inferred.
+    """Return the type of samples and its fields by columns: the requested ones, else
+    the inferred ones.
     """
-    told = scene.told
-    given = dict(scene.told.field_map or {})
-    columns = reading.columns
-    first = reading.first
-    if told.kind is CrudeSample:
-        if given:
+    options = scene.told
+    fields = dict(options.field_map or {})
+    if options.kind is CrudeSample:
+        if fields:
             raise ConfigError("CrudeSample has no fields, so it takes no field_map")
         return CRUDE_CHOICE
-    if told.kind is not None and told.inferred is not None:
-        return Choice(told.kind.__name__, given)
-    if told.kind is not None:
-        choice = fill(told.kind.__name__, columns, first, [*given])
-        spoken_for = {
-            access.part for text in given.values() for access in parse_field(text)
-        }
-        free = columns.keys() - spoken_for
-        usual = {name: name for name in type_fields(told.kind) if name in free}
-        return replace(choice, field_map={**usual, **choice.field_map, **given})
-    mixed = "" if given else why_mixed(columns, first)
+    if options.kind is not None and options.inferred is not None:
+        return Choice(options.kind.__name__, fields)
+    if options.kind is not None:
+        return _filled_type(options.kind, fields, reading)
+    mixed = "" if fields else why_mixed(reading.columns, reading.first)
     if mixed:
         raise DatasetError(f"{scene.path}: {mixed}")
-    choice = choose(columns, first, [*given])
-    if choice.is_crude and given:
-        kinds = [kind for kind in SAMPLE_TYPES.values() if kind is not CrudeSample]
-        known = [*dict.fromkeys(name for kind in kinds for name in type_fields(kind))]
+    choice = choose(reading.columns, reading.first, [*fields])
+    if choice.is_crude and fields:
         raise ConfigError(
-            f"{scene.path}: no usual type of samples has the fields {some(given)}"
-            f"{nearest(min(given), known)}: correct them, or give sample_type"
+            f"{scene.path}: no usual type of samples has the fields {some(fields)}"
+            f"{nearest(min(fields), _usual_fields())}: correct them, or give "
+            "sample_type"
         )
-    return replace(choice, field_map={**choice.field_map, **given})
+    return replace(choice, field_map={**choice.field_map, **fields})
+
+
+def _filled_type(
+    kind: type[Any], fields: Mapping[str, str], reading: Reading
+) -> Choice:
+    """Return a type with the user's fields, and columns for its other fields."""
+    choice = fill(kind.__name__, reading.columns, reading.first, [*fields])
+    used = {access.part for text in fields.values() for access in parse_field(text)}
+    free = reading.columns.keys() - used
+    usual = {name: name for name in type_fields(kind) if name in free}
+    return replace(choice, field_map={**usual, **choice.field_map, **fields})
+
+
+def _usual_fields() -> list[str]:
+    """Return the names of the fields of all sample types."""
+    kinds = [kind for kind in SAMPLE_TYPES.values() if kind is not CrudeSample]
+    return [*dict.fromkeys(name for kind in kinds for name in type_fields(kind))]
 
 
 def _opened(
@@ -309,7 +327,7 @@ def _opened(
 
 def _check_media_path(scene: Scene, reading: Reading) -> None:
     """Raise `ConfigError` for a path of media by a column that rows do not have."""
-    path = scene.told.media_path
+    path = scene.told.media.path
     if path is None or any(each.paths for each in reading.columns.values()):
         return
     raise ConfigError(
@@ -366,9 +384,9 @@ def _of_split(scene: Scene, split_part: str, reading: Reading) -> Reading:
     is_chosen = np.array([own == part for own in stated.of_row])
     stops = np.cumsum(reading.rows.counts)[:-1]
     numbers = [np.flatnonzero(own) for own in np.split(is_chosen, stops)]
-    notes = [*reading.notes, *stated.notes]
     rows = ChosenRows(reading.rows, numbers)
-    return replace(reading, rows=rows, notes=notes, row_parts=stated.counts)
+    chosen = replace(reading, rows=rows, row_parts=stated.counts)
+    return chosen.with_notes(*stated.notes)
 
 
 def _check_rows(
@@ -379,21 +397,11 @@ def _check_rows(
         return
     try:
         stated = state_parts(scene, reading.rows, reading.columns)
-    except (
-        SplitError
-    ):  # the names of files are clear, so numbers in a column need not be
-        return
-    counts = {} if stated is None else stated.counts
-    held_out = {
-        name: count
-        for name, count in counts.items()
-        if name != "train" and name in PARTS
-    }
+    except SplitError:
+        return  # the names of files are clear, so numbers in a column need not be
+    held_out = [] if stated is None else _held_out_rows(stated)
     if stated is None or not held_out:
         return
-    listed_parts = ", ".join(
-        f"{name} ({counted(n, 'row')})" for name, n in held_out.items()
-    )
     values = [str(value) for value in reading.columns[stated.column].values]
     mapping = {
         value: name for value in dict.fromkeys(values) for name in parts_in(value)
@@ -402,9 +410,18 @@ def _check_rows(
     raise SplitError(
         f"{scene.path}: names of files say that {listed(candidate.claims)} belong to "
         f"the split part {part!r}, and their column {stated.column!r} has rows of "
-        f"{listed_parts}. Write split_by: {line} to go by the rows, or split_by: {{}} "
-        "to go by the names"
+        f"{', '.join(held_out)}. Write split_by: {line} to go by the rows, or "
+        "split_by: {} to go by the names"
     )
+
+
+def _held_out_rows(stated: RowParts) -> list[str]:
+    """Return the held-out parts that rows state, with their numbers of rows."""
+    return [
+        f"{name} ({counted(count, 'row')})"
+        for name, count in stated.counts.items()
+        if name != "train" and name in PARTS
+    ]
 
 
 def _divided(
@@ -435,12 +452,9 @@ def _divided(
         for text, name in zip(lists, rows.piece_names, strict=True)
     ]
     own = dict(zip(fields, rows.piece_names, strict=True))
-    return {**field_map, **own}, replace(
-        reading,
-        rows=rows,
-        columns={**columns, **{each.name: each for each in alone}},
-        notes=[*reading.notes, note.format(*lists)],
-    )
+    columns = {**columns, **{column.name: column for column in alone}}
+    divided = replace(reading, rows=rows, columns=columns)
+    return {**field_map, **own}, divided.with_notes(note.format(*lists))
 
 
 @own_errors
@@ -482,7 +496,7 @@ def infer(
     kind = told.get("sample_type")
     if isinstance(kind, str):
         told["sample_type"] = ("energize", kind)
-    parts = infer_parts(path, DataOptions(**told), split_part)
+    parts = infer_parts(path, DataOptions.of_entry(**told), split_part)
     asked = split_part or (
         "train" if "train" in parts.specs else next(iter(parts.specs))
     )
@@ -556,46 +570,58 @@ def infer_parts(
 
 
 def _of_tars(scene: Scene, split_part: str) -> InferredPart:
-    told = scene.told
+    """Return the samples of tars."""
+    options = scene.told
     source = open_tars(scene)
     reading = read_tars(source)
     choice = _choice(scene, reading)
-    kind = told.kind or SAMPLE_TYPES[choice.sample_type]
-    keys = source.keys(
-        np.linspace(0, source.count - 1, len(reading.first), dtype=np.int64)
-    )
-    keys = [*dict.fromkeys(str(key).rpartition("/")[0] for key in keys)]
-    if choice.sample_type == "ImageSample" and told.kind is None and len(keys) > 1:
-        raise DatasetError(
-            f"{scene.path}: images of the tars are in folders {some(keys)}, which may "
-            "be classes. Write sample_type: ImageSample to read the images alone, or "
-            "unpack the tars to read the folders as classes"
-        )
+    kind = options.kind or SAMPLE_TYPES[choice.sample_type]
+    if choice.sample_type == "ImageSample" and options.kind is None:
+        _check_folders_of_tars(scene, source, len(reading.first))
     fields = None
     if kind is not CrudeSample:
-        fields = {
-            name: translated(scene.path, text, reading.parts, reading)
-            for name, text in choice.field_map.items()
-        }
-        missing = [
-            name
-            for name in required_fields(kind)
-            if name not in fields and name[:1] != "_"
-        ]
-        if missing:
-            raise ConfigError(
-                f"{scene.path}: field_map names no {', '.join(missing)}, which "
-                f"{kind.__name__} needs. Its parts are {some(reading.columns)}"
-            )
-        check_field_map(kind, fields)
-    config = told.config(DataOptions(kind).config(SampleConfig("", ""), fields), fields)
-    candidate = Candidate(
-        "tars", 0, "tars", dict.fromkeys(scene.names("tar"), "tar"), lambda: reading
-    )
+        fields = _fields_of_tars(scene, kind, choice, reading)
+    config = DataOptions(kind).config(SampleConfig("", ""), fields)
+    config = options.config(config, fields)
+    claims = dict.fromkeys(scene.names("tar"), "tar")
+    candidate = Candidate("tars", 0, "tars", claims, lambda: reading)
     spec = account_of(
         scene, split_part, candidate, reading, kind, choice.field_map, source
     )
     return InferredPart(source, config, spec)
+
+
+def _check_folders_of_tars(scene: Scene, source: WebdatasetSource, count: int) -> None:
+    """Raise `DatasetError` if the keys of `count` samples are in several folders."""
+    numbers = np.linspace(0, source.count - 1, count, dtype=np.int64)
+    keys = [str(key).rpartition("/")[0] for key in source.keys(numbers)]
+    folders = [*dict.fromkeys(keys)]
+    if len(folders) > 1:
+        raise DatasetError(
+            f"{scene.path}: images of the tars are in folders {some(folders)}, which "
+            "may be classes. Write sample_type: ImageSample to read the images alone, "
+            "or unpack the tars to read the folders as classes"
+        )
+
+
+def _fields_of_tars(
+    scene: Scene, kind: Any, choice: Choice, reading: Reading
+) -> dict[str, str]:
+    """Return the field map by parts of tars; raise `ConfigError` for missing fields."""
+    fields = {
+        name: translated(scene.path, text, reading.parts, reading)
+        for name, text in choice.field_map.items()
+    }
+    missing = [
+        name for name in required_fields(kind) if name not in fields and name[:1] != "_"
+    ]
+    if missing:
+        raise ConfigError(
+            f"{scene.path}: field_map names no {', '.join(missing)}, which "
+            f"{kind.__name__} needs. Its parts are {some(reading.columns)}"
+        )
+    check_field_map(kind, fields)
+    return fields
 
 
 # What is said of it.

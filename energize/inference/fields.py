@@ -14,7 +14,7 @@ from energize.data.loose import Media, part_name
 from energize.data.media import BY_EXTENSION, EXTENSIONS, MediaMetadataType
 from energize.errors import ConfigError, nearest, some
 from energize.inference.candidates import Reading
-from energize.inference.columns import AV
+from energize.inference.columns import AV, ColumnProfile
 from energize.task.field_maps import FieldCall, PartAccess, parse_call, parse_field
 from energize.task.types import may_be_none
 
@@ -25,36 +25,41 @@ def parts_of(reading: Reading, kind: type[Any]) -> tuple[Media, dict[str, str]]:
     """Return what the parts of media are called, by column, and the access of each
     column.
     """
-    columns = {name: each for name, each in reading.columns.items() if each.is_media}
-    if any(each.form.startswith(AV) for each in columns.values()):
+    columns = {
+        name: column for name, column in reading.columns.items() if column.is_media
+    }
+    if any(column.form.startswith(AV) for column in columns.values()):
         optional_module("av", "energize[av]", "reading videos and sounds")
     media: dict[str, tuple[str, bool]] = {}
     access = _accesses(reading)
     is_conversation = "images" in _fields(kind)
-    lists = [name for name, column in columns.items() if column.form.endswith("s")]
-    several = len(columns) > 1 or bool(lists)
+    is_several = len(columns) > 1 or any(map(_is_list, columns.values()))
     for name, column in columns.items():
-        is_av = column.form.startswith(AV)
-        is_numbered = is_conversation or name in lists
+        is_numbered = is_conversation or _is_list(column)
+        part = _called(name, several=is_several, listed=is_numbered)
         if is_conversation:
-            part = "videos" if is_av else "images"
-        else:
-            part = _called(name, several=several, listed=name in lists)
+            part = "videos" if column.form.startswith(AV) else "images"
         prefix = f"{part}." if part else ""
         media[name] = prefix, is_numbered
-        if is_numbered:
-            access[name] = f"{prefix}*"
-        else:
-            extensions = EXTENSIONS[
-                MediaMetadataType.AV if is_av else MediaMetadataType.IMAGE
-            ]
-            access[name] = ",".join(f"{prefix}{extension}" for extension in extensions)
+        access[name] = f"{prefix}*" if is_numbered else _by_extension(column, prefix)
         if column.nullable and may_be_none(kind, "image"):
             access[name] += f",json[{name}]"
     if is_conversation:  # in rows that come later too
         for name in ("image", "images", "video", "videos"):
             media.setdefault(name, (f"{name[:5]}s.", True))
     return media, access
+
+
+def _is_list(column: ColumnProfile) -> bool:
+    """Return whether a column has lists of media."""
+    return column.form.endswith("s")
+
+
+def _by_extension(column: ColumnProfile, prefix: str) -> str:
+    """Return the access of a single medium, by all extensions of its kind."""
+    is_av = column.form.startswith(AV)
+    kind = MediaMetadataType.AV if is_av else MediaMetadataType.IMAGE
+    return ",".join(f"{prefix}{extension}" for extension in EXTENSIONS[kind])
 
 
 def _accesses(reading: Reading) -> dict[str, str]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 import posixpath
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
@@ -76,31 +76,30 @@ def _beside(scene: Scene) -> Reading:
     """Return a row for each image, with the names of its files."""
     columns = {sidecar.column: sidecar for sidecar in scene.sidecars}
     rows = _rows_of_media(scene.media, scene.sidecars)
-    preferred = (
+    main = next(
         name for name in ("txt", "caption", "json", *columns) if name in columns
     )
-    wanted = next(preferred, "")
-    complete = [row for row in rows if wanted in row]
+    complete = [row for row in rows if main in row]
     first = [_with_contents(scene, row, columns) for row in complete[:FIRST]]
     profiles = columns_of(first, file_names)
-    text = profiles.get(wanted)
+    text = profiles.get(main)
     unowned = sorted(sidecar.name for sidecar in scene.sidecars if not sidecar.owners)
     left_out = {"captions without an image beside them": unowned}
     if text is not None and text.form in ("text", "object"):
-        without = [row[FILE] for row in rows if wanted not in row]
-        left_out[f"images without .{columns[wanted].extension} beside them"] = without
+        without = [row[FILE] for row in rows if main not in row]
+        left_out[f"images without .{columns[main].extension} beside them"] = without
         rows = complete
     notes = []
     parts = {name: _part_of(sidecar) for name, sidecar in columns.items()}
+    if text is not None and "." in parts[main] and _are_lines(text):
+        rows = _a_row_each_line(scene, rows, columns, main)
+        del parts[main]
+        notes.append(f"each line of a file in {main}/ is a sample of its own")
     files = {
         name: (f"{name}." if "." in part else "", False) for name, part in parts.items()
     }
-    if text is not None and "." in parts[wanted] and _are_lines(text):
-        rows = _a_row_each_line(scene, rows, columns, wanted)
-        del files[wanted], parts[wanted]
-        notes.append(f"each line of a file in {wanted}/ is a sample of its own")
-    made = reading_of(scene, rows, FILE, file_names, left_out, notes)
-    return replace(made, first=first, columns=profiles, files=files, parts=parts)
+    reading = reading_of(scene, rows, FILE, file_names, left_out, notes)
+    return replace(reading, first=first, columns=profiles, files=files, parts=parts)
 
 
 def _rows_of_media(media: Sequence[str], sidecars: Sequence[SidecarFile]) -> list[Row]:
@@ -181,37 +180,14 @@ _SHARD_LIKE = re.compile(r"\W*(?:(?:part|shard|chunk|batch)\W*)?\d+")
 
 
 def classes(scene: Scene) -> list[Candidate]:
-    """Media in a folder for each class."""
-    numbered = class_names(scene)
+    """Return the candidate that reads folders of media as classes, if any."""
+    names = class_names(scene)
     labels = _labels(scene, scene.media)
     stray = [name for name in scene.media if name not in labels]
-    known = {*labels.values()} <= {*numbered}
-    if len(numbered) < 2 or not known or 2 * len(stray) >= len(scene.media):
+    is_complete = {*labels.values()} <= {*names}
+    if len(names) < 2 or not is_complete or 2 * len(stray) >= len(scene.media):
         return []
-    numbers = {label: number for number, label in enumerate(numbered)}
-    told = scene.told.format == "classes"
-    reasons = {label: why_no_class(label) for label in numbers}
-    if _are_paired(labels):
-        reasons |= {
-            n: "its images have the names of others"
-            for n in numbers
-            if n.lower() in PAIRED
-        }
-    doubtful = next((label for label, reason in reasons.items() if reason), None)
-    problem = None
-    signs = [] if told else _signs_of_keys(scene, labels)
-    if len(signs) >= _SIGNS:
-        problem = DatasetError(
-            f"the folders {listed(numbered)} are probably no classes: "
-            f"{'; '.join(signs)}. Write format: classes if they are, or format: images "
-            f"to read the images alone; {_NAMING}"
-        )
-    elif doubtful is not None and not told:
-        problem = DatasetError(
-            f"the folders {listed(numbered)} may be classes or not: of {doubtful!r}, "
-            f"{reasons[doubtful]}. Write format: classes if they are, or format: "
-            "images to read the images alone"
-        )
+    numbers = {label: number for number, label in enumerate(names)}
 
     def read() -> Reading:
         rows: list[Row] = [
@@ -222,10 +198,37 @@ def classes(scene: Scene) -> list[Candidate]:
         left_out = {"images beside the folders of classes": stray}
         return reading_of(scene, rows, FILE, file_names, left_out)
 
+    is_chosen = scene.told.format == "classes"
+    problem = None if is_chosen else _why_no_classes(scene, names, labels)
     claims = dict.fromkeys(labels, "image of a class")
     argument = f"images are in {len(numbers)} folders"
-    strength = TOLD if told else CLASSES
+    strength = TOLD if is_chosen else CLASSES
     return [Candidate("classes", strength, argument, claims, read, problem)]
+
+
+def _why_no_classes(
+    scene: Scene, names: Sequence[str], labels: Mapping[str, str]
+) -> DatasetError | None:
+    """Return why folders are probably not classes, None if they are."""
+    signs = _signs_of_keys(scene, labels)
+    if len(signs) >= _SIGNS:
+        return DatasetError(
+            f"the folders {listed(names)} are probably no classes: "
+            f"{'; '.join(signs)}. Write format: classes if they are, or format: images "
+            f"to read the images alone; {_NAMING}"
+        )
+    reasons = {label: why_no_class(label) for label in names}
+    if _are_paired(labels):
+        paired = [name for name in names if name.lower() in PAIRED]
+        reasons |= dict.fromkeys(paired, "its images have the names of others")
+    doubtful = next((label for label, reason in reasons.items() if reason), None)
+    if doubtful is None:
+        return None
+    return DatasetError(
+        f"the folders {listed(names)} may be classes or not: of {doubtful!r}, "
+        f"{reasons[doubtful]}. Write format: classes if they are, or format: images to "
+        "read the images alone"
+    )
 
 
 def class_names(scene: Scene) -> list[str]:
@@ -237,35 +240,32 @@ def _labels(scene: Scene, media: Iterable[str]) -> dict[str, str]:
     """Return the class of each file: its folders without split parts and those that all
     share.
     """
-    by_folder: dict[str, list[str]] = {}
+    files: dict[str, list[str]] = {}
     for name in media:
-        by_folder.setdefault(posixpath.dirname(name), []).append(name)
-    folders: dict[str, list[str]] = {}
-    for folder in by_folder:
-        own = [
-            each
-            for each in folder.split("/")
-            if each and each not in scene.part_folders
-        ]
-        if own:
-            folders[folder] = own
-    if len({len(own) for own in folders.values()}) != 1:
+        files.setdefault(posixpath.dirname(name), []).append(name)
+    pieces = {folder: _pieces(folder, scene.part_folders) for folder in files}
+    pieces = {folder: names for folder, names in pieces.items() if names}
+    if len({len(names) for names in pieces.values()}) != 1:
         return {}
-    depth = len(next(iter(folders.values())))
-    levels = [n for n in range(depth) if len({own[n] for own in folders.values()}) > 1]
+    levels = [*zip(*pieces.values(), strict=True)]
+    varying = [number for number, names in enumerate(levels) if len({*names}) > 1]
     whole = {
-        folder: "/".join(own[n] for n in levels) for folder, own in folders.items()
+        folder: "/".join(names[number] for number in varying)
+        for folder, names in pieces.items()
     }
-    last = {folder: text.rpartition("/")[2] for folder, text in whole.items()}
-    named = last if len({*last.values()}) == len({*whole.values()}) else whole
-    return {
-        name: label for folder, label in named.items() for name in by_folder[folder]
-    }
+    last = {folder: label.rpartition("/")[2] for folder, label in whole.items()}
+    is_unique = len({*last.values()}) == len({*whole.values()})
+    labels = last if is_unique else whole
+    return {name: label for folder, label in labels.items() for name in files[folder]}
+
+
+def _pieces(folder: str, part_folders: frozenset[str]) -> list[str]:
+    """Return the names of a path of folders that are not split parts."""
+    return [name for name in folder.split("/") if name and name not in part_folders]
 
 
 def _signs_of_keys(scene: Scene, labels: Mapping[str, str]) -> list[str]:
-    """Return what speaks for folders that are named by a key of one sample each, and
-    not a class.
+    """Return the signs that each folder is named by the key of one sample, not a class.
 
     Public data keep the files of a sample in a folder of its own, `train/17/image.png`.
     Its signs are these, and two of them are more than chance:
@@ -281,30 +281,42 @@ def _signs_of_keys(scene: Scene, labels: Mapping[str, str]) -> list[str]:
     One sign alone is none: there are classes of one image, with one file name, and with
     split parts that share no class.
     """
-    everywhere = _labels(scene, scene.everywhere)
-    names = {*everywhere.values()}
-    found = []
-    if len(names) > _FEW_FOLDERS:
-        if len(everywhere) <= _ONE_IMAGE * len(names):
-            found.append(f"{len(names)} folders have {len(everywhere)} images")
-        files = {posixpath.basename(name) for name in everywhere}
-        if len(files) == 1 and not posixpath.splitext(*files)[0].isdigit():
-            found.append(f"each has the file {next(iter(files))!r}")
     whole = scene.around or scene
-    parts = [
-        {everywhere[name] for name in names if name in everywhere}
-        for names in whole.splits.parts.values()
-    ]
-    several = [each for each in parts if each]
-    if len(several) > 1 and not {*several[0]}.intersection(*several[1:]):
-        found.append("split parts have no folder in common")
+    everywhere = _labels(scene, scene.everywhere)
+    signs = _signs_of_files(everywhere)
+    if _parts_differ(whole, everywhere):
+        signs.append("split parts have no folder in common")
     column = _column_of_keys(whole, everywhere)
     if column:
-        found.append(f"{column} has their names")
+        signs.append(f"{column} has their names")
     data = _data_in_folders(scene, labels)
     if data:
-        found.append(f"they have data of their own, such as {data[0]}")
-    return found
+        signs.append(f"they have data of their own, such as {data[0]}")
+    return signs
+
+
+def _signs_of_files(labels: Mapping[str, str]) -> list[str]:
+    """Return the signs of keys in the number and the names of images."""
+    folders = {*labels.values()}
+    if len(folders) <= _FEW_FOLDERS:
+        return []
+    signs = []
+    if len(labels) <= _ONE_IMAGE * len(folders):
+        signs.append(f"{len(folders)} folders have {len(labels)} images")
+    files = {posixpath.basename(name) for name in labels}
+    if len(files) == 1 and not posixpath.splitext(*files)[0].isdigit():
+        signs.append(f"each has the file {next(iter(files))!r}")
+    return signs
+
+
+def _parts_differ(scene: Scene, labels: Mapping[str, str]) -> bool:
+    """Return whether no folder is in all split parts."""
+    parts = [
+        {labels[name] for name in names if name in labels}
+        for names in scene.splits.parts.values()
+    ]
+    several = [part for part in parts if part]
+    return len(several) > 1 and not {*several[0]}.intersection(*several[1:])
 
 
 def _column_of_keys(scene: Scene, labels: Mapping[str, str]) -> str:
@@ -314,9 +326,9 @@ def _column_of_keys(scene: Scene, labels: Mapping[str, str]) -> str:
     folders = {*labels.values()}
     inside = {posixpath.dirname(name) for name in labels}
     tables = (
-        n
-        for n in scene.inventory.of_kind("table")
-        if posixpath.dirname(n) not in inside
+        name
+        for name in scene.inventory.of_kind("table")
+        if posixpath.dirname(name) not in inside
     )
     for name in islice(tables, _TABLES):
         look = scene.look([name])
@@ -325,12 +337,18 @@ def _column_of_keys(scene: Scene, labels: Mapping[str, str]) -> str:
         if not len(folders) <= 2 * look.rows.count <= 4 * len(folders):
             continue
         for column in look.columns.values():
-            if column.form in ("text", "number", "image") and not column.is_nested:
-                values = [str(value) for value in column.values]
-                known = sum(value in folders for value in values)
-                if len({*values}) == len(values) and 2 * known > len(values):
-                    return f"{column.name!r} of {name}"
+            if _has_keys(column, folders):
+                return f"{column.name!r} of {name}"
     return ""
+
+
+def _has_keys(column: ColumnProfile, keys: Collection[str]) -> bool:
+    """Return whether the values of a column are unique, and most of them are keys."""
+    if column.form not in ("text", "number", "image") or column.is_nested:
+        return False
+    values = [str(value) for value in column.values]
+    is_unique = len({*values}) == len(values)
+    return is_unique and 2 * sum(value in keys for value in values) > len(values)
 
 
 def _data_in_folders(scene: Scene, labels: Mapping[str, str]) -> list[str]:

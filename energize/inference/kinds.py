@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import itemgetter
 
 from energize.core.samples import CrudeSample
 from energize.data.tables import values_in
@@ -205,23 +206,13 @@ class Roles:
         return _BY_VALUE[role](roles) if role in _BY_VALUE else roles.by_name(role)
 
     def by_name(self, role: str) -> list[ColumnProfile]:
-        """Return the column whose name says the role best."""
-        names = ROLES[role]
+        """Return the column whose name fits the role best."""
         ranked = []
         for order, column in enumerate(self.columns.values()):
-            parent, star, _ = column.name.partition("[*]")
-            inside = not star or role in _ANYWHERE or plain_name(parent) in names
-            if column.form in FORMS[role] and inside:
-                name = plain_name(column.name)
-                words = words_of(column.name)
-                if name in names:
-                    ranked.append(
-                        ((column.is_nested, names.index(name), order), column)
-                    )
-                elif words and words[-1] in names and not column.describes:
-                    rank = len(names) + names.index(words[-1])
-                    ranked.append(((column.is_nested, rank, order), column))
-        return [min(ranked, key=lambda each: each[0])[1]] if ranked else []
+            rank = _rank_of_name(column, role)
+            if rank is not None:
+                ranked.append(((column.is_nested, rank, order), column))
+        return [min(ranked, key=itemgetter(0))[1]] if ranked else []
 
     def media(self, *forms: str) -> list[ColumnProfile]:
         """Return the columns of media of some forms."""
@@ -230,21 +221,18 @@ class Roles:
     def alone(
         self, role: str, suits: Callable[[ColumnProfile], bool]
     ) -> list[ColumnProfile]:
-        """Return the one column with content that suits, none if its name says
-        something else.
+        """Return the one column with content that suits, none if its name fits another
+        role.
         """
-        others_names = {
-            name for other in ROLES if other != role for name in ROLES[other]
+        other_names = {
+            name for other, names in ROLES.items() if other != role for name in names
         }
-        telling = [
-            each
-            for each in self.columns.values()
-            if each.tells and not each.is_nested and not each.is_constant
-        ]
-        found = [each for each in telling if suits(each)]
-        others = [each for each in telling if not (suits(each) or each.is_class)]
-        alone = len(found) == 1 and not others
-        return found if alone and plain_name(found[0].name) not in others_names else []
+        content = [column for column in self.columns.values() if _is_content(column)]
+        suitable = [column for column in content if suits(column)]
+        rest = [column for column in content if not suits(column)]
+        if len(suitable) != 1 or not all(column.is_class for column in rest):
+            return []
+        return suitable if plain_name(suitable[0].name) not in other_names else []
 
     def numbered(self) -> list[ColumnProfile]:
         """Return the one column of whole numbers that repeat, in a table without
@@ -343,19 +331,36 @@ class Roles:
 _MEDIA = (IMAGE, f"{IMAGE}s", AV, f"{AV}s")
 
 
+def _rank_of_name(column: ColumnProfile, role: str) -> int | None:
+    """Return how well the name of a column fits a role, 0 best; None if it does not."""
+    names = ROLES[role]
+    parent, star, _ = column.name.partition("[*]")
+    is_inside = star and role not in _ANYWHERE and plain_name(parent) not in names
+    if column.form not in FORMS[role] or is_inside:
+        return None
+    name = plain_name(column.name)
+    if name in names:
+        return names.index(name)
+    last = words_of(column.name)[-1:]
+    if last and last[0] in names and not column.describes:
+        return len(names) + names.index(last[0])
+    return None
+
+
+def _is_content(column: ColumnProfile) -> bool:
+    """Return whether a column is a part of samples that would be missed."""
+    return column.tells and not column.is_nested and not column.is_constant
+
+
 def _are_in_turn(row: Row, texts: str, images: str) -> bool:
     one = row.get(texts)
     other = row.get(images)
-    if (
-        not isinstance(one, list)
-        or not isinstance(other, list)
-        or len(one) != len(other)
-    ):
+    if not isinstance(one, list) or not isinstance(other, list):
+        return False
+    if len(one) != len(other) or None not in other:
         return False
     pairs = zip(one, other, strict=True)
-    return None in other and all(
-        (text is None) != (image is None) for text, image in pairs
-    )
+    return all((text is None) != (image is None) for text, image in pairs)
 
 
 def _are_as_long(row: Row, first: str, second: str) -> bool:
@@ -539,30 +544,36 @@ def _filled(
     for name, template in kind.fields.items():
         if name in given:
             continue
-        text = template
-        missing = False
-        for match in _ROLE.finditer(template):
-            label, role, optional = match.groups()
-            found = roles.of(role, used)
-            if not found:
-                missing |= not optional
-            named = ", ".join(
-                f"{label}={each.name}" if label else each.name for each in found
-            )
-            if template[:1] == "{" or role in ("images", "videos"):
-                named = named.partition(", ")[0]
-            text = text.replace(match[0], named, 1)
-            if found or not optional:
-                used |= {each.name: role for each in found}
-        if missing and not partly:
+        text = _filled_field(template, roles, used)
+        if text is None and not partly:
             return None
-        text = re.sub(r"(?<=\()(, )+|(, )+(?=\))|(?<=, )(, )+", "", text)
-        if text and not (missing or text.endswith("()")):
+        if text and not text.endswith("()"):
             field_map[name] = text
-    if (
-        kind.sample_type == "ConversationSample"
-        and not partly
-        and not field_map.get("turns")
-    ):
+    needs_turns = kind.sample_type == "ConversationSample" and not partly
+    if needs_turns and not field_map.get("turns"):
         return None
     return Choice(kind.sample_type, field_map, used)
+
+
+def _filled_field(template: str, roles: Roles, used: dict[str, str]) -> str | None:
+    """Return the description of a field by columns, None if a needed one is missing.
+
+    Columns are added to `used`, with their roles.
+    """
+    text = template
+    is_missing = False
+    for match in _ROLE.finditer(template):
+        label, role, optional = match.groups()
+        columns = roles.of(role, used)
+        is_missing |= not columns and not optional
+        names = [
+            f"{label}={column.name}" if label else column.name for column in columns
+        ]
+        joined = ", ".join(names)
+        if template[:1] == "{" or role in ("images", "videos"):
+            joined = joined.partition(", ")[0]
+        text = text.replace(match[0], joined, 1)
+        used |= {column.name: role for column in columns}
+    if is_missing:
+        return None
+    return re.sub(r"(?<=\()(, )+|(, )+(?=\))|(?<=, )(, )+", "", text)

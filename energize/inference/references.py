@@ -53,45 +53,52 @@ class MediaIndex:
     def find(self, value: Any, below: str = "") -> tuple[int, list[str]]:
         """Return how a value names files, and the files that it may mean.
 
-        A file whose folders agree with those in the value, or which lies in the folder
+        A file whose folders agree with those in the value, or which is in the folder
         `below`, is preferred to others of its name.
         """
         if isinstance(value, bool) or not isinstance(value, str | int) or value == "":
             return EXACT, []
-        near = f"{below}/{value}" if below else value
-        if near in self.paths:
-            return EXACT, [self.paths[near]]
         text = normal(str(value))
-        for path in (posixpath.normpath(posixpath.join(below, text)), text):
+        near = f"{below}/{value}" if below else value
+        for path in (near, posixpath.normpath(posixpath.join(below, text)), text):
             if path in self.paths:
                 return EXACT, [self.paths[path]]
         *folders, base = text.split("/")
-        keys = [
-            base,
-            base,
-            str(int(base)) if base.isdigit() and base.isascii() else None,
-        ]
-        for how, (known, key) in enumerate(zip(self._by, keys, strict=True)):
-            found = known.get(key, ()) if key is not None else ()
-            if found:
-                agreeing = [_agreement(path, folders, below) for path in found]
-                best = max(agreeing)
-                return how, [
-                    self.paths[path]
-                    for path, each in zip(found, agreeing, strict=True)
-                    if each == best
-                ]
+        for how, key in _keys_of(base):
+            paths = self._by[how].get(key)
+            if paths:
+                return how, self._best(paths, folders, below)
         return EXACT, []
+
+    def _best(
+        self, paths: Sequence[str], folders: Sequence[str], below: str
+    ) -> list[str]:
+        """Return the files that agree most with the folders of a value."""
+        agreements = [_agreement(path, folders, below) for path in paths]
+        best = max(agreements)
+        return [
+            self.paths[path]
+            for path, agreement in zip(paths, agreements, strict=True)
+            if agreement == best
+        ]
+
+
+def _keys_of(base: str) -> list[tuple[int, str]]:
+    """Return the keys of a file name, by how they name files."""
+    keys = [(EXACT, base), (STEM, base)]
+    if base.isdigit() and base.isascii():
+        keys.append((NUMBER, str(int(base))))
+    return keys
 
 
 def _agreement(path: str, folders: Sequence[str], below: str) -> tuple[int, bool]:
-    """Return how many last folders of a path are those of a value, and whether it lies
+    """Return how many last folders of a path are those of a value, and whether it is
     below.
     """
-    own = path.split("/")[-2::-1]
     count = 0
-    for mine, its in zip(own, reversed(folders), strict=False):
-        if mine != its:
+    pairs = zip(path.split("/")[-2::-1], reversed(folders), strict=False)
+    for folder, expected in pairs:
+        if folder != expected:
             break
         count += 1
     return count, below != "" and path.startswith(f"{below}/")

@@ -9,6 +9,7 @@ import posixpath
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -125,23 +126,27 @@ def state_parts(
         counts = Counter(texts)
         meaning = _meaning(name, [value for value in counts if value])
         if meaning:
-            of_row = [meaning.get(text, "") for text in texts]
-            stated = RowParts(name, of_row, _notes(name, counts, meaning))
+            parts = [meaning.get(text, "") for text in texts]
+            stated = RowParts(name, parts, _notes(name, counts, meaning))
             if FLAG_COLUMNS.get(plain_name(name), ("train",))[0] == "train":
                 return stated
             held_out.append(stated)
         if meaning is None and len(counts) > 1:
             unclear[name] = counts
     if held_out:
-        of_rows = zip(*(stated.of_row for stated in held_out), strict=True)
-        held = [
-            next((part for part in parts if part != "train"), "train")
-            for parts in of_rows
-        ]
-        return replace(held_out[0], of_row=held)
+        return _merged_flags(held_out)
     for name, counts in unclear.items():
         raise SplitError(_unclear(scene, name, counts))
     return None
+
+
+def _merged_flags(columns: Sequence[RowParts]) -> RowParts:
+    """Return the held-out part that any column states for a row, or else "train"."""
+    rows = zip(*(column.of_row for column in columns), strict=True)
+    merged = [
+        next((part for part in parts if part != "train"), "train") for parts in rows
+    ]
+    return replace(columns[0], of_row=merged)
 
 
 def _as_told(
@@ -206,38 +211,49 @@ def _may_state(column: ColumnProfile) -> bool:
 
 
 def _meaning(name: str, values: Sequence[str]) -> dict[str, str] | None:
-    """Return the part of each value: nothing if there is only training, None if it is
-    unclear.
+    """Return the part of each value.
+
+    Empty if no value is held out, None if the values are unclear.
     """
     flag = FLAG_COLUMNS.get(plain_name(name))
     if flag is not None:
-        truths = {value: truth_of(value) for value in values}
-        meaning = {value: flag[not truth] for value, truth in truths.items()}
-        certain = None not in truths.values()
-        return meaning if certain and {*meaning.values()} != {"train"} else {}
-    meant: dict[str, list[str]] = {}
+        return _meaning_of_flags(flag, values)
+    by_part: dict[str, list[str]] = {}
     for value in values:
-        found = parts_in(value)
-        if len(found) == 1:
-            meant.setdefault(found[0], []).append(value)
-    if not meant:
-        numbers = all(value.lstrip("-").isdigit() for value in values)
-        strict = plain_name(name) in NUMBERED_SPLIT_COLUMNS
-        words = plain_name(name) not in ("set", "subset")
-        return (
-            None
-            if strict and len(values) <= _MOST_VALUES and (numbers or words)
-            else {}
-        )
+        parts = parts_in(value)
+        if len(parts) == 1:
+            by_part.setdefault(parts[0], []).append(value)
+    if not by_part:
+        return None if _is_unclear(name, values) else {}
     meaning = {value: value for value in values}
-    for part, alike in meant.items():
-        exact = (
-            [value for value in alike if is_part_word(value)]
-            if len(alike) > 1
-            else alike
-        )
+    for part, synonyms in by_part.items():
+        exact = synonyms
+        if len(synonyms) > 1:
+            exact = [value for value in synonyms if is_part_word(value)]
         meaning |= dict.fromkeys(exact, part)
     return meaning if {*meaning.values()} != {"train"} else {}
+
+
+def _meaning_of_flags(parts: Sequence[str], values: Sequence[str]) -> dict[str, str]:
+    """Return the part of each truth value, nothing if a value is not one.
+
+    Args:
+        parts: The part of true values, and that of false values.
+        values: All values of the column.
+    """
+    truths = {value: truth_of(value) for value in values}
+    meaning = {value: parts[not truth] for value, truth in truths.items()}
+    is_certain = None not in truths.values()
+    return meaning if is_certain and {*meaning.values()} != {"train"} else {}
+
+
+def _is_unclear(name: str, values: Sequence[str]) -> bool:
+    """Return whether values may state split parts by numbers or unusual words."""
+    plain = plain_name(name)
+    if plain not in NUMBERED_SPLIT_COLUMNS or len(values) > _MOST_VALUES:
+        return False
+    are_numbers = all(value.lstrip("-").isdigit() for value in values)
+    return are_numbers or plain not in ("set", "subset")
 
 
 def _notes(
@@ -329,25 +345,24 @@ def _looks_above(scene: TableScene, splits: SplitAssignment) -> list[TablePrevie
     groups: dict[Any, list[str]] = {}
     for name in splits.shared:
         stem, suffix = posixpath.splitext(name)
-        if scene.inventory.kinds[name] == "table" and stem not in scene.inventory.stems:
-            key = (
-                posixpath.dirname(name),
-                suffix.lower(),
-                qualifiers(posixpath.basename(stem)),
-            )
-            groups.setdefault(key, []).append(name)
-    folders = Counter(folder for folder, *_ in groups)
+        if scene.inventory.kinds[name] != "table" or stem in scene.inventory.stems:
+            continue
+        words = qualifiers(posixpath.basename(stem))
+        key = posixpath.dirname(name), suffix.lower(), words
+        groups.setdefault(key, []).append(name)
+    counts = Counter(folder for folder, *_ in groups)
     looks = [
         scene.look(names)
         for (folder, *_), names in groups.items()
-        if folders[folder] <= _MOST_TABLES
+        if counts[folder] <= _MOST_TABLES
     ]
     return [
-        look
-        for look in looks
-        if not isinstance(look, Exception)
-        and any(column.paths for column in look.media)
+        look for look in looks if not isinstance(look, Exception) and _names_media(look)
     ]
+
+
+def _names_media(look: TablePreview) -> bool:
+    return any(column.paths for column in look.media)
 
 
 def _media_of_rows(
@@ -356,59 +371,69 @@ def _media_of_rows(
     """Yield for each row whether it names media, and the files in the folder that it
     means.
     """
-    named = [column for column in look.media if column.paths]
+    columns = [column.name for column in look.media if column.paths]
     below = posixpath.dirname(look.files[0])
     for row in look.rows:
-        values = (
-            []
-            if isinstance(row, Failed)
-            else [v for c in named for v in values_in(row, c.name)]
-        )
-        found = (
-            scene.index.find(media_name(value) or str(value), below)[1]
-            for value in values
-        )
-        yield bool(values), [paths[0] for paths in found if len(paths) == 1]
+        values: list[Any] = []
+        if not isinstance(row, Failed):
+            values = [value for name in columns for value in values_in(row, name)]
+        names = (media_name(value) or str(value) for value in values)
+        matches = (scene.index.find(name, below)[1] for name in names)
+        yield bool(values), [paths[0] for paths in matches if len(paths) == 1]
 
 
 def _by_column(
     scene: TableScene, splits: SplitAssignment, look: TablePreview, stated: RowParts
 ) -> SplitAssignment:
-    """Return the parts that rows state: of the rows, or of media if the rows say
-    nothing else.
+    """Return the parts that rows state: of the rows, or of media if the rows have no
+    other content.
     """
-    of_folder = {name: part for part, names in splits.parts.items() for name in names}
-    listed: dict[str, list[str]] = {}
-    against: Counter[tuple[str, str]] = Counter()
-    for part, (_, paths) in zip(
-        stated.of_row, _media_of_rows(scene, look), strict=True
-    ):
-        listed.setdefault(part, []).extend(paths)
-        folder = next((of_folder[path] for path in paths if path in of_folder), part)
-        if part and folder != part:
-            against[part, folder] += 1
-    notes = [
+    media_by_part, conflicts = _compared(scene, splits, look, stated)
+    notes = tuple(
         f"{counted(count, 'row')} of {look.files[0]} have {part!r} in "
         f"{stated.column!r} and name media in folders of {folder!r}: the rows decide"
-        for (part, folder), count in against.items()
-    ]
-    everything = SplitAssignment(
-        shared=tuple(scene.inventory.kinds), folders=splits.folders, notes=tuple(notes)
+        for (part, folder), count in conflicts.items()
+    )
+    whole = SplitAssignment(
+        shared=tuple(scene.inventory.kinds), folders=splits.folders, notes=notes
     )
     if _tells_more(look, stated.column) or scene.base != scene.root:
-        return everything
-    of_media = {
-        part: tuple(dict.fromkeys(names)) for part, names in listed.items() if part
+        return whole
+    parts = {
+        part: tuple(dict.fromkeys(names))
+        for part, names in media_by_part.items()
+        if part
     }
-    used = {*look.files, *(name for names in of_media.values() for name in names)}
-    shared = tuple(name for name in scene.inventory.kinds if name not in used)
+    used = {*look.files, *chain.from_iterable(parts.values())}
     return replace(
-        everything,
-        parts=of_media,
-        shared=shared,
+        whole,
+        parts=parts,
+        shared=tuple(name for name in scene.inventory.kinds if name not in used),
         lists=look.files,
         notes=(*notes, *stated.notes),
     )
+
+
+def _compared(
+    scene: TableScene, splits: SplitAssignment, look: TablePreview, stated: RowParts
+) -> tuple[dict[str, list[str]], Counter[tuple[str, str]]]:
+    """Return the media of the rows of each part, and the conflicts with folders.
+
+    A conflict is the part of a row and the part of the folder of its media.
+    """
+    part_of_file = {
+        name: part for part, names in splits.parts.items() for name in names
+    }
+    media: dict[str, list[str]] = {}
+    conflicts: Counter[tuple[str, str]] = Counter()
+    rows = zip(stated.of_row, _media_of_rows(scene, look), strict=True)
+    for part, (_, paths) in rows:
+        media.setdefault(part, []).extend(paths)
+        folders = (part_of_file[path] for path in paths if path in part_of_file)
+        folder = next(folders, part)
+        if part and folder != part:
+            conflicts[part, folder] += 1
+    return media, conflicts
 
 
 def _tells_more(look: TablePreview, column: str) -> bool:
@@ -443,10 +468,10 @@ def _undivided(
         note = f"{count} of {title} left out, whose media are in no split part: {where}"
         return replace(splits, notes=(*splits.notes, note))
     media = {*scene.inventory.media}
-    folders = sorted(
-        {_part_folder(name, splits) for name in part_of_file if name in media}
-    )
-    if rows.keys() - {"train"} and _beside_each_other(title, folders, outside):
+    in_parts = (name for name in part_of_file if name in media)
+    folders = sorted({_part_folder(name, splits) for name in in_parts})
+    is_held_out = bool(rows.keys() - {"train"})
+    if is_held_out and _beside_each_other(title, folders, outside):
         doubt = (
             f"rows of {title} name media in {', '.join(folders)}, which may be split "
             f"parts, and {count} in none of them: {where}. Write files: ['**'] to read "
@@ -454,15 +479,16 @@ def _undivided(
             "each"
         )
         return replace(splits, doubt=doubt)
-    if splits.doubt and rows.keys() - {"train"}:
+    if splits.doubt and is_held_out:
         return splits
     note = (
         f"{title} names media in and outside of {', '.join(folders)}, so these folders "
         "are no split parts and all its rows are one part"
     )
-    every = tuple(scene.inventory.kinds)
     return SplitAssignment(
-        shared=every, folders=splits.folders, notes=(*splits.notes, note)
+        shared=tuple(scene.inventory.kinds),
+        folders=splits.folders,
+        notes=(*splits.notes, note),
     )
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import posixpath
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -31,6 +33,7 @@ from energize.inference.candidates import (
     WEAK,
     Candidate,
     Reading,
+    ReadingAccount,
     reading_of,
 )
 from energize.inference.columns import ColumnProfile, names_of, on_the_web
@@ -53,30 +56,39 @@ _KEY_FORMS = ("text", "number")
 
 
 def tables(scene: Scene) -> list[Candidate]:
-    """Files of rows, of which each row is a sample."""
-    beside = {each.name for each in scene.sidecars}
-    groups: dict[Any, list[str]] = {}
-    for name in scene.names("table"):
-        if name not in beside:
-            stem, suffix = posixpath.splitext(posixpath.basename(name))
-            key = posixpath.dirname(name), suffix.lower(), qualifiers(stem)
-            groups.setdefault(key, []).append(name)
-    looks = [scene.look(group) for group in groups.values()]
-    for name in scene.names("text"):
-        if (
-            name not in beside
-            and scene.inventory.is_one_of_few(name)
-            and scene.index.names
-        ):
-            look = scene.look([name])
-            if isinstance(look, TablePreview) and len(look.columns) > 1 and look.media:
-                looks.append(look)
+    """Return a candidate for each table: files of rows, of which each is a sample."""
+    sidecars = {sidecar.name for sidecar in scene.sidecars}
+    looks = [scene.look(group) for group in _table_groups(scene, sidecars)]
+    looks += _tables_in_texts(scene, sidecars)
     readable = [look for look in looks if isinstance(look, TablePreview) and look.first]
     if not scene.is_folder and not readable:
         raise _no_rows(scene, looks)
     return [
         _candidate(scene, look) for look in _joined(scene, _merged(scene, readable))
     ]
+
+
+def _table_groups(scene: Scene, sidecars: Collection[str]) -> list[list[str]]:
+    """Return the files of tables, those of one folder and one name together."""
+    groups: dict[Any, list[str]] = {}
+    for name in scene.names("table"):
+        if name not in sidecars:
+            stem, suffix = posixpath.splitext(posixpath.basename(name))
+            key = posixpath.dirname(name), suffix.lower(), qualifiers(stem)
+            groups.setdefault(key, []).append(name)
+    return [*groups.values()]
+
+
+def _tables_in_texts(scene: Scene, sidecars: Collection[str]) -> Iterator[TablePreview]:
+    """Yield the tables in text files whose rows name media."""
+    if not scene.index.names:
+        return
+    for name in scene.names("text"):
+        if name in sidecars or not scene.inventory.is_one_of_few(name):
+            continue
+        look = scene.look([name])
+        if isinstance(look, TablePreview) and len(look.columns) > 1 and look.media:
+            yield look
 
 
 def _no_rows(
@@ -119,26 +131,33 @@ def _are_one(scene: Scene, one: TablePreview, other: TablePreview) -> bool:
     suffixes = {
         posixpath.splitext(name)[1].lower() for name in (*one.files, *other.files)
     }
-    told = scene.told.field_map
-    alike = one.names == other.names
-    if told and not alike:
-        options = [
-            [access.part for access in parse_field(text)] for text in told.values()
-        ]
-        alike = all(
-            not look.names.isdisjoint(some) for some in options for look in (one, other)
-        )
-    if len(suffixes) > 1 or not alike:
+    if len(suffixes) > 1 or not _have_same_columns(scene, one, other):
         return False
-    named = [{*_named_in(look)} for look in (one, other)]
-    if named[0] or named[1]:
-        return not named[0] & named[1]
+    first = {*_named_in(one)}
+    second = {*_named_in(other)}
+    if first or second:
+        return first.isdisjoint(second)
     folders = {posixpath.dirname(look.files[0]) for look in (one, other)}
     if len(folders) == 1:
         return not any(
             parts_in(posixpath.basename(look.files[0])) for look in (one, other)
         )
     return all(why_no_class(posixpath.basename(folder)) for folder in folders)
+
+
+def _have_same_columns(scene: Scene, one: TablePreview, other: TablePreview) -> bool:
+    """Return whether two tables have equal columns, or all fields of the user's map."""
+    if one.names == other.names:
+        return True
+    field_map = scene.told.field_map
+    if not field_map:
+        return False
+    options = [
+        [access.part for access in parse_field(text)] for text in field_map.values()
+    ]
+    return all(
+        not look.names.isdisjoint(parts) for parts in options for look in (one, other)
+    )
 
 
 def _named_in(look: TablePreview) -> Iterator[str]:
@@ -155,15 +174,10 @@ def _joined(scene: Scene, looks: Sequence[TablePreview]) -> list[TablePreview]:
         return [*looks]
     one, other = sorted(looks, key=lambda look: not look.media)
     for name in sorted(one.names & other.names):
-        columns = [look.columns[name] for look in (one, other)]
-        if not all(map(_may_be_key, columns)):
+        if not _share_keys(one.columns[name], other.columns[name]):
             continue
-        first, second = ([str(value) for value in each.values] for each in columns)
-        if len({*first}) < len(first) or {*first} != {*second}:
-            continue
-        others = _all_rows(scene, other)
-        by_key = {str(row.get(name)): row for row in others}
-        if len(by_key) < len(others):
+        by_key = _rows_by_key(_all_rows(scene, other), name)
+        if by_key is None:
             continue
         rows = [
             {**by_key.get(str(row.get(name)), {}), **row}
@@ -174,6 +188,20 @@ def _joined(scene: Scene, looks: Sequence[TablePreview]) -> list[TablePreview]:
         if _is_whole(look):
             return [look]
     return [*looks]
+
+
+def _share_keys(one: ColumnProfile, other: ColumnProfile) -> bool:
+    """Return whether two columns have the same keys, unique in the first column."""
+    if not _may_be_key(one) or not _may_be_key(other):
+        return False
+    keys = [str(value) for value in one.values]
+    return len({*keys}) == len(keys) and {*keys} == {*map(str, other.values)}
+
+
+def _rows_by_key(rows: Sequence[Row], name: str) -> dict[str, Row] | None:
+    """Return rows by their keys in a column, None if keys repeat."""
+    by_key = {str(row.get(name)): row for row in rows}
+    return by_key if len(by_key) == len(rows) else None
 
 
 def _may_be_key(column: ColumnProfile) -> bool:
@@ -210,55 +238,70 @@ def _candidate(scene: Scene, look: TablePreview) -> Candidate:
     """Return a table as a format: of media that it names, that it holds, or of
     texts.
     """
-    named = [column for column in look.media if column.paths]
+    naming = [column for column in look.media if column.paths]
     media = scene.names(*MEDIA) if scene.is_folder else []
     title = ", ".join(look.files[:3])
     claims = dict.fromkeys(look.files, "table")
     problem: DatasetError | None = None
     files = [*look.files[:3]]
-    if named:
-        tells = _is_whole(look) or any(
-            c.tells and c.form != "number" for c in look.columns.values()
-        )
-        by_path = all(path.endswith("{}") for column in named for path in column.paths)
-        if not tells:
-            strength = WEAK
-        elif by_path:
-            strength = CERTAIN
-        else:
-            strength = KEYED
-        argument = f"rows of {title} name media in {', '.join(c.name for c in named)}"
-        claims |= dict.fromkeys(media, f"named by {named[0].name}")
+    if naming:
+        strength = _strength_of_names(look, naming)
+        argument = f"rows of {title} name media in {_names(naming)}"
+        claims |= dict.fromkeys(media, f"named by {naming[0].name}")
         folders = dict.fromkeys(posixpath.dirname(name) for name in media)
         files += [posixpath.join(folder, "*") for folder in [*folders][:3]]
     elif look.media:
         strength = CERTAIN
-        argument = (
-            f"rows of {title} hold media in {', '.join(c.name for c in look.media)}"
-        )
+        argument = f"rows of {title} hold media in {_names(look.media)}"
     else:
-        few = 10 * len(media) <= look.rows.count
-        single = look.rows.count == 1 and look.files[0].endswith(".json")
-        strength = WEAK if single or not few else KEYED
+        strength = _strength_of_texts(look, media)
         argument = f"rows of {title} have no media"
         problem = _why_no_media(scene, look)
-
-    def read() -> Reading:
-        if named and _is_in_memory(scene, look):
-            return _described(scene, look, named, {*media})
-        files = _named_files(scene, look, named) if named and media else None
-        role = f"named by {named[0].name}" if files is not None else ""
-        unnamed = [name for name in media if files is not None and name not in files]
-        return Reading(
-            look.rows,
-            look.first,
-            look.columns,
-            left_out={"no row names it": unnamed} if unnamed else {},
-            claims=dict.fromkeys(files or (), role),
-        )
-
+    read = partial(_read, scene, look, naming, media)
     override = f"files: {json.dumps(files)}"
     return Candidate("tables", strength, argument, claims, read, problem, override)
+
+
+def _names(columns: Iterable[ColumnProfile]) -> str:
+    return ", ".join(column.name for column in columns)
+
+
+def _strength_of_texts(look: TablePreview, media: Sequence[str]) -> int:
+    """Return the strength of a table without media."""
+    is_short = 10 * len(media) > look.rows.count
+    is_single = look.rows.count == 1 and look.files[0].endswith(".json")
+    return WEAK if is_single or is_short else KEYED
+
+
+def _strength_of_names(look: TablePreview, naming: Sequence[ColumnProfile]) -> int:
+    """Return the strength of a table that names media."""
+    has_content = any(
+        column.tells and column.form != "number" for column in look.columns.values()
+    )
+    if not has_content and not _is_whole(look):
+        return WEAK
+    paths = (path for column in naming for path in column.paths)
+    return CERTAIN if all(path.endswith("{}") for path in paths) else KEYED
+
+
+def _read(
+    scene: Scene,
+    look: TablePreview,
+    naming: Sequence[ColumnProfile],
+    media: Sequence[str],
+) -> Reading:
+    """Return the rows of a table, with the media that no row names."""
+    if naming and _is_in_memory(scene, look):
+        return _described(scene, look, naming, {*media})
+    files = _named_files(scene, look, naming) if naming and media else None
+    if files is None:
+        return Reading(look.rows, look.first, look.columns)
+    unnamed = [name for name in media if name not in files]
+    account = ReadingAccount(
+        left_out={"no row names it": unnamed} if unnamed else {},
+        claims=dict.fromkeys(files, f"named by {naming[0].name}"),
+    )
+    return Reading(look.rows, look.first, look.columns, account=account)
 
 
 def _why_no_media(scene: Scene, look: TablePreview) -> DatasetError | None:
@@ -344,22 +387,30 @@ def _named_files(
     sizes = [(scene.root / name).stat().st_size for name in look.files]
     if sum(sizes) > _COUNTED_BYTES:
         return None
+    files: dict[str, str] = {}
+    for column, path, name in _paths_in_rows(scene, look, named):
+        if _are_two(files.setdefault(path, name), name):
+            raise DatasetError(
+                f"column {column.name!r} of {look.files[0]} names {files[path]!r} and "
+                f"{name!r}, and both have {path} alone. Add the missing file, or write "
+                f"where files are: media_path: 'FOLDER/{{{column.name}}}'"
+            )
+    return files
+
+
+def _paths_in_rows(
+    scene: Scene, look: TablePreview, columns: Sequence[ColumnProfile]
+) -> Iterator[tuple[ColumnProfile, str, str]]:
+    """Yield column, file and normal name of each value that names a file."""
     below = posixpath.dirname(look.files[0])
-    found: dict[str, str] = {}
     for row in look.rows:
-        for column in () if isinstance(row, Failed) else named:
+        if isinstance(row, Failed):
+            continue
+        for column in columns:
             for value in values_in(row, column.name):
                 path = _path_of(scene, column, value, below)
                 if path is not None:
-                    name = normal(media_name(value) or str(value))
-                    if _are_two(found.setdefault(path, name), name):
-                        raise DatasetError(
-                            f"column {column.name!r} of {look.files[0]} names "
-                            f"{found[path]!r} and {name!r}, and both have {path} "
-                            "alone. Add the missing file, or write where files are: "
-                            f"media_path: 'FOLDER/{{{column.name}}}'"
-                        )
-    return found
+                    yield column, path, normal(media_name(value) or str(value))
 
 
 def _are_two(one: str, other: str) -> bool:
@@ -376,41 +427,44 @@ def _described(
     """Return the rows of tables whose files are in the folder, with names from the root
     on.
     """
-    found: list[Row] = []
-    absent: list[str] = []
-    elsewhere = False
+    columns = {
+        column.name: column.name
+        if all(path.endswith("{}") for path in column.paths)
+        else FILE
+        for column in named
+    }
     is_above = not {*look.files}.isdisjoint(scene.splits.shared)
     # A table of a part names any file.
     usable = media if is_above else {*scene.inventory.media}
-    columns = {
-        c.name: c.name if all(p.endswith("{}") for p in c.paths) else FILE
-        for c in named
-    }
+    located: list[Row] = []
+    absent: list[str] = []
+    is_elsewhere = False
     for row in _all_rows(scene, look):
-        at = str(row[AT]).removeprefix(f"{scene.root}/")
-        below = posixpath.dirname(at.partition(",")[0])
+        location = str(row[AT]).removeprefix(f"{scene.root}/")
+        below = posixpath.dirname(location.partition(",")[0])
         files = _files_of_row(scene, row, named, below)
-        flat = [path for paths in files.values() for path in paths]
-        if flat and usable.issuperset(flat):
-            paths = _paths_by_column(row, files, columns)
-            found.append({**row, **paths, AT: at})
-        elif flat and scene.inventory.kinds.keys() >= {*flat}:
-            elsewhere = True
+        paths = [*chain.from_iterable(files.values())]
+        if paths and usable.issuperset(paths):
+            values = _paths_by_column(row, files, columns)
+            located.append({**row, **values, AT: location})
+        elif paths and scene.inventory.kinds.keys() >= {*paths}:
+            is_elsewhere = True
         else:
-            missing = next((path for path in flat if path not in media), "no name")
-            absent.append(f"{missing} ({at})")
+            missing = next((path for path in paths if path not in media), "no name")
+            absent.append(f"{missing} ({location})")
     first = next(iter(columns.values()))
-    if not found and elsewhere:  # a split part of which the table says nothing
-        found = [{**dict.fromkeys(look.names), first: name} for name in sorted(media)]
-    used = {
-        each
-        for row in found
-        for name in columns.values()
-        for each in values_in(row, name)
-    }
-    left_out = {"no row names it": sorted(media - used)}
+    if not located and is_elsewhere:  # the table has no row of this split part
+        no_values = dict.fromkeys(look.names)
+        located = [{**no_values, first: name} for name in sorted(media)]
+    left_out = {"no row names it": sorted(media - _values_of(located, columns))}
     notes = _absent_notes(absent)
-    return reading_of(scene, found, first, scene.names_below(""), left_out, notes)
+    return reading_of(scene, located, first, scene.names_below(""), left_out, notes)
+
+
+def _values_of(rows: Iterable[Row], columns: Mapping[str, str]) -> set[Any]:
+    """Return all values in the columns that `columns` maps to."""
+    names = columns.values()
+    return {value for row in rows for name in names for value in values_in(row, name)}
 
 
 def _files_of_row(
@@ -449,7 +503,7 @@ def _paths_by_column(
 def _path_of(scene: Scene, column: ColumnProfile, value: Any, below: str) -> str | None:
     """Return the file in the folder that a value names, None if there is none."""
     name = media_name(value) or str(value)
-    if scene.told.media_path is not None:
+    if scene.told.media.path is not None:
         return scene.index.paths.get(normal(fill(column.paths[0], name)))
     _, paths = scene.index.find(name, below)
     return paths[0] if len(paths) == 1 else None

@@ -8,9 +8,9 @@ import os
 import posixpath
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -39,7 +39,14 @@ from energize.inference.columns import (
 from energize.inference.inventory import MEDIA, Inventory, kind_inside, take_inventory
 from energize.inference.options import DataOptions
 from energize.inference.previews import TablePreview
-from energize.inference.references import EXACT, MediaIndex, normal, template_of
+from energize.inference.references import (
+    EXACT,
+    NUMBER,
+    STEM,
+    MediaIndex,
+    normal,
+    template_of,
+)
 from energize.inference.row_parts import parts_by_rows
 from energize.inference.sidecars import KINDS as SIDECARS
 from energize.inference.sidecars import SidecarFile, find_sidecars
@@ -83,6 +90,9 @@ _IMAGE_WORDS = frozenset(
 )
 _COLUMN = re.compile(r"\{([^{}:]+)(:[^{}]*)?\}")
 
+_KEY_FORMS = frozenset(["text", "number", "texts", "numbers"])
+"""Forms of columns that may have keys of media."""
+
 _KEY_WORDS = _IMAGE_WORDS | {"id", "key", "name", "idx", "index"}
 
 
@@ -111,7 +121,7 @@ class Scene:
     @cached_property
     def base(self) -> Path:
         """The folder in which names of files in rows begin."""
-        if self.told.image_folder is None:
+        if self.told.media.folder is None:
             return self.root
         tried = self.image_folders
         return next((each for each in tried if path_type(each) == "folder"), tried[0])
@@ -121,7 +131,7 @@ class Scene:
         """What `image_folder` may be: below the working directory, and below the
         data.
         """
-        folder = self.told.image_folder or "."
+        folder = self.told.media.folder or "."
         whole = path_of(absolute(folder))
         if is_url(folder) or os.path.isabs(folder):
             return [whole]
@@ -233,16 +243,14 @@ class Scene:
 
         Texts and annotations that belong to no part are always among them.
         """
-        of = self.inventory.kinds
-        own = [n for n in self.splits.parts.get(self.part or "", ()) if of[n] in kinds]
-        shared = [n for n in self.splits.shared if of[n] in kinds]
+        kind_of = self.inventory.kinds
+        shared = [name for name in self.splits.shared if kind_of[name] in kinds]
         if self.around is not None or self.part is None:
             return shared
-        has = {of[name] for name in own}
-        beside = (*MEDIA, "table", "tar", "shard")
-        return own + [
-            n for n in shared if of[n] not in beside or not has & _ALIKE[of[n]]
-        ]
+        in_part = self.splits.parts.get(self.part, ())
+        names = [name for name in in_part if kind_of[name] in kinds]
+        covered = {kind for name in names for kind in _ALIKE.get(kind_of[name], ())}
+        return names + [name for name in shared if kind_of[name] not in covered]
 
     # Tables.
 
@@ -251,20 +259,24 @@ class Scene:
         return {}
 
     def look(self, files: Sequence[str]) -> TablePreview | EnergizeError:
-        """Return what files of rows show, or why they cannot be read as rows."""
+        """Return the preview of files of rows, or why they cannot be read as rows."""
         key = tuple(files)
         if key not in self._looks:
             try:
-                rows = open_table([self.root / name for name in files])
-                if not rows.count:
-                    first = self.root / files[0]
-                    raise DatasetError(
-                        f"{first} has no rows: it is empty. Write rows or remove it"
-                    )
-                self._looks[key] = self.look_at(rows, key)
+                self._looks[key] = self._opened(key)
             except DatasetError as reason:
                 self._looks[key] = reason
         return self._looks[key]
+
+    def _opened(self, files: tuple[str, ...]) -> TablePreview:
+        """Return the preview of files of rows."""
+        rows = open_table([self.root / name for name in files])
+        if not rows.count:
+            raise DatasetError(
+                f"{self.root / files[0]} has no rows: it is empty. Write rows or "
+                "remove it"
+            )
+        return self.look_at(rows, files)
 
     def why_unread(self, *names: str) -> EnergizeError | None:
         """Return why the first of some files is no rows, though it was looked at as
@@ -282,7 +294,7 @@ class Scene:
         return None
 
     def look_at(self, rows: ShardedSource[Row], files: Sequence[str]) -> TablePreview:
-        """Return what rows show."""
+        """Return the preview of a table."""
         first = sample_of(rows)
         below = posixpath.dirname(files[0]) if files else ""
         columns = columns_of(first, self.names_below(below))
@@ -290,56 +302,56 @@ class Scene:
         if padded is not None:
             raise DatasetError(
                 f"{self.root / files[0]}: there are spaces around the name of the "
-                "column "
-                f"{padded!r}. Write the file again with the name {padded.strip()!r}"
+                f"column {padded!r}. Write the file again with the name "
+                f"{padded.strip()!r}"
             )
-        if not any(column.is_media for column in columns.values()):
+        if not _have_media(columns):
             columns = columns_of(first, self.names_below(below, moved=True))
-        if not any(column.is_media for column in columns.values()):
+        if not _have_media(columns):
             columns = self._with_keys(columns, below, rows.count)
-        for name, kind in classes_of(rows).items():
+        for name, labels in classes_of(rows).items():
             if name in columns:
-                called = [
-                    kind[number]
-                    for number in columns[name].values
-                    if isinstance(number, int) and number in range(len(kind))
-                ]
-                companion = ColumnProfile(
-                    f"{name}_name", "text", tuple(called), columns[name].rows
-                )
-                columns[companion.name] = companion
+                label_names = _label_names(columns[name], labels)
+                columns[label_names.name] = label_names
         return TablePreview(tuple(files), rows, first, columns)
 
     def names_below(self, below: str, *, moved: bool = False) -> NameLook:
-        """Return what finds the media that values of tables in a folder name.
+        """Return a function that locates the media that values of a column name.
 
         Args:
             below: The folder of the tables.
-            moved: Whether files are looked for by their names alone, in other folders
-                than values name.
+            moved: Whether to search other folders than the values name, by file name
+                only.
 
         """
+        return partial(self._named_media, below, moved)
 
-        def look(column: str, values: Sequence[Any]) -> Named | None:
-            template = self.told.media_path
-            if template is not None and template.partition("{")[2].startswith(
-                (f"{column}}}", f"{column}:")
-            ):
-                path = template.replace(f"{{{column}", "{")
-                return Named(AV if kind_by_name(path) == AV else IMAGE, (path,))
-            named = names_of(values)
-            if not named or not all(map(_may_be_path, named)):
-                return None
-            by_name = all(kind_by_name(name) is not None for name in named)
-            if moved:
-                return self._moved(named, below) if by_name else None
-            if not by_name and is_url(
-                self.base
-            ):  # whose files are not looked for by every text
-                return None
-            return self._named(named, below, by_name=by_name)
+    def _named_media(
+        self, below: str, moved: bool, column: str, values: Sequence[Any]
+    ) -> Named | None:
+        """Return the media that values of a column name, None if they name none."""
+        stated = self._stated_media(column)
+        if stated is not None:
+            return stated
+        names = names_of(values)
+        if not names or not all(map(_may_be_path, names)):
+            return None
+        by_name = all(kind_by_name(name) is not None for name in names)
+        if moved:
+            return self._moved(names, below) if by_name else None
+        if not by_name and is_url(self.base):
+            return None  # do not query a store for every text
+        return self._named(names, below, by_name=by_name)
 
-        return look
+    def _stated_media(self, column: str) -> Named | None:
+        """Return the media of the column that `media_path` names, None for others."""
+        template = self.told.media.path
+        if template is None:
+            return None
+        if not template.partition("{")[2].startswith((f"{column}}}", f"{column}:")):
+            return None
+        path = template.replace(f"{{{column}", "{")
+        return Named(AV if kind_by_name(path) == AV else IMAGE, (path,))
 
     def _named(
         self, names: Sequence[str], below: str, *, by_name: bool
@@ -372,10 +384,8 @@ class Scene:
             how, paths = self.index.find(name, below)
             if how != EXACT or len(paths) != 1:
                 continue
-            parts = [parts_in(posixpath.dirname(each)) for each in (name, paths[0])]
-            if files.setdefault(paths[0], normal(name)) != normal(name):
-                return None
-            if all(parts) and parts[0] != parts[1]:
+            is_first = files.setdefault(paths[0], normal(name)) == normal(name)
+            if not is_first or _differ_in_part(name, paths[0]):
                 return None
         folders = Counter(map(posixpath.dirname, files))
         kinds = {self._kind_at(path) for path in files}
@@ -383,10 +393,9 @@ class Scene:
             return None
         if 2 * len(files) < len({*map(normal, names)}):
             return None
-        templates = [
-            posixpath.join(folder, "{:name}") for folder, _ in folders.most_common()
-        ]
-        return Named(str(kinds.pop()), tuple(templates))
+        by_count = [folder for folder, _ in folders.most_common()]
+        templates = tuple(posixpath.join(folder, "{:name}") for folder in by_count)
+        return Named(str(kinds.pop()), templates)
 
     def _placed(
         self, name: str, below: str, *, by_name: bool
@@ -450,36 +459,39 @@ class Scene:
         """
         best: tuple[int, int] | None = None
         chosen: ColumnProfile | None = None
-        for name, column in columns.items():
-            words = {*words_of(name)}
-            keyed = (
-                column.form in ("text", "number", "texts", "numbers")
-                and words & _KEY_WORDS
-            )
-            if (
-                not keyed
-                or not column.values
-                or (not words & _IMAGE_WORDS and column.is_nested)
-            ):
-                continue
-            flat = [
-                v
-                for each in column.values
-                for v in (each if isinstance(each, list) else [each])
-            ]
-            by_image = bool(words & _IMAGE_WORDS)
-            if not by_image and (
-                len({*map(str, flat)}) < len(flat) or not self._covers(count)
-            ):
-                continue
-            for how in (1, 2):
-                named = self._found_by(how, flat, below)
-                rank = (not by_image, how)
+        for column in columns.values():
+            values = self._keys_in(column, count)
+            is_other = {*words_of(column.name)}.isdisjoint(_IMAGE_WORDS)
+            for how in (STEM, NUMBER) if values else ():
+                named = self._found_by(how, values, below)
+                rank = (is_other, how)
                 if named is not None and (best is None or rank < best):
-                    form = f"{named.form}{'s' * column.form.endswith('s')}"
+                    plural = "s" if column.form.endswith("s") else ""
                     best = rank
-                    chosen = replace(column, form=form, paths=named.paths)
+                    chosen = replace(
+                        column, form=f"{named.form}{plural}", paths=named.paths
+                    )
         return columns if chosen is None else {**columns, chosen.name: chosen}
+
+    def _keys_in(self, column: ColumnProfile, count: int) -> list[Any]:
+        """Return the values of a column that may be keys of media, none if it has none.
+
+        A column whose name has no word for images must have unique values, in a table
+        of about as many rows as there are media.
+        """
+        words = {*words_of(column.name)}
+        if column.form not in _KEY_FORMS or words.isdisjoint(_KEY_WORDS):
+            return []
+        values = [
+            entry
+            for value in column.values
+            for entry in (value if isinstance(value, list) else [value])
+        ]
+        if words & _IMAGE_WORDS:
+            return values
+        is_unique = len({*map(str, values)}) == len(values)
+        is_key = is_unique and not column.is_nested
+        return values if is_key and self._covers(count) else []
 
     def _covers(self, count: int) -> bool:
         """Return whether the folder or the split part has about as many media as
@@ -560,18 +572,48 @@ def files_without(rows: Any, column: str) -> list[str]:
     """Return the files of rows that lack a column that others have; of JSON, in the
     first rows.
     """
-    names: list[Iterable[str]] = []
-    if isinstance(rows, ParquetSource):
-        names = [each.names for each in rows.schemas]
-    elif isinstance(rows, JsonSource):
-        for shard, count in enumerate(rows.counts):
-            first = rows.read_shard(shard, [*range(min(FIRST, count))])
-            found = [unfolded(row) for row in first if not isinstance(row, Failed)]
-            names.append({name for row in found for name in row})
+    names = _names_by_file(rows)
     lacking = [
-        rows.shards[n] for n, own in enumerate(names) if own and column not in own
+        rows.shards[number]
+        for number, columns in enumerate(names)
+        if columns and column not in columns
     ]
     return lacking if len(lacking) < len(names) else []
+
+
+def _names_by_file(rows: Any) -> list[Collection[str]]:
+    """Return the columns of each file; of JSON, in the first rows."""
+    if isinstance(rows, ParquetSource):
+        return [schema.names for schema in rows.schemas]
+    if not isinstance(rows, JsonSource):
+        return []
+    names: list[Collection[str]] = []
+    for shard, count in enumerate(rows.counts):
+        first = rows.read_shard(shard, [*range(min(FIRST, count))])
+        read = [unfolded(row) for row in first if not isinstance(row, Failed)]
+        names.append({name for row in read for name in row})
+    return names
+
+
+def _have_media(columns: Mapping[str, ColumnProfile]) -> bool:
+    return any(column.is_media for column in columns.values())
+
+
+def _label_names(column: ColumnProfile, labels: Sequence[str]) -> ColumnProfile:
+    """Return the column of the labels of a column of class numbers."""
+    names = [
+        labels[number]
+        for number in column.values
+        if isinstance(number, int) and number in range(len(labels))
+    ]
+    return ColumnProfile(f"{column.name}_name", "text", tuple(names), column.rows)
+
+
+def _differ_in_part(name: str, path: str) -> bool:
+    """Return whether the folders of two paths mean different split parts."""
+    first = parts_in(posixpath.dirname(name))
+    second = parts_in(posixpath.dirname(path))
+    return bool(first and second) and first != second
 
 
 def listed(names: Iterable[str], most: int = 3) -> str:
@@ -584,14 +626,14 @@ def listed(names: Iterable[str], most: int = 3) -> str:
 def check_folder(scene: Scene) -> None:
     """Raise `ConfigError` for an image folder or a path of media that cannot be."""
     told = scene.told
-    if told.image_folder is not None and path_type(scene.base) != "folder":
+    if told.media.folder is not None and path_type(scene.base) != "folder":
         tried = " nor ".join(map(str, scene.image_folders))
         raise ConfigError(
-            f"{scene.path}: image_folder={told.image_folder!r} is not a folder: there "
+            f"{scene.path}: image_folder={told.media.folder!r} is not a folder: there "
             f"is no {tried}"
         )
-    if told.media_path is not None and not _COLUMN.search(told.media_path):
+    if told.media.path is not None and not _COLUMN.search(told.media.path):
         raise ConfigError(
-            f"{scene.path}: media_path={told.media_path!r} names no column. Write the "
+            f"{scene.path}: media_path={told.media.path!r} names no column. Write the "
             "column whose values name files: 'images/{COLUMN}.jpg'"
         )

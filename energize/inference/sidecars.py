@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Collection, Mapping, Sequence
+from itertools import chain
 from typing import NamedTuple
 
 KINDS = ("text", "table", "annotation", "other")
@@ -45,16 +46,11 @@ def find_sidecars(
     ]
     if not candidates:
         return []
-    folders = {name: _folders(name, part_folders) for name in (*media, *candidates)}
-    shared = len(posixpath.commonprefix([*folders.values()])) if media else 0
+    trees = _Trees(media, candidates, part_folders)
     by_stem: dict[str, list[str]] = {}
-    by_rest: dict[tuple[str, ...], list[str]] = {}
     for name in media:
-        stem = posixpath.splitext(name)[0]
-        for key in {stem, name}:
+        for key in {posixpath.splitext(name)[0], name}:
             by_stem.setdefault(key, []).append(name)
-        rest = (*folders[name][shared + 1 :], posixpath.basename(stem))
-        by_rest.setdefault(rest, []).append(name)
     in_folders = _in_own_folders(media, candidates)
     groups: dict[tuple[str, str], list[SidecarFile]] = {}
     for name in candidates:
@@ -62,18 +58,48 @@ def find_sidecars(
         extension = suffix[1:].lower() or "bin"
         owners = by_stem.get(stem, in_folders.get(name, []))
         tree = ""
-        if not owners and len(folders[name]) > shared:
-            rest = (*folders[name][shared + 1 :], posixpath.basename(stem))
-            owners = by_rest.get(rest, [])
-            tree = folders[name][shared] if owners else ""
+        if not owners:
+            tree, owners = trees.owners(name)
         sidecar = SidecarFile(name, tree or extension, extension, tuple(owners))
         groups.setdefault((tree, extension), []).append(sidecar)
-    return [
-        sidecar
-        for files in groups.values()
-        if 2 * sum(bool(file.owners) for file in files) >= len(files)
-        for sidecar in files
-    ]
+    owned = (files for files in groups.values() if _are_owned(files))
+    return [*chain.from_iterable(owned)]
+
+
+class _Trees:
+    """Trees of equal folders, such as `images/a/1.jpg` and `texts/a/1.txt`."""
+
+    def __init__(
+        self,
+        media: Sequence[str],
+        candidates: Sequence[str],
+        part_folders: Collection[str],
+    ) -> None:
+        self._folders = {
+            name: _folders(name, part_folders) for name in (*media, *candidates)
+        }
+        prefix = posixpath.commonprefix([*self._folders.values()])
+        self._depth = len(prefix) if media else 0
+        self._media: dict[tuple[str, ...], list[str]] = {}
+        for name in media:
+            self._media.setdefault(self._below(name), []).append(name)
+
+    def owners(self, name: str) -> tuple[str, list[str]]:
+        """Return the tree of a file, and the media of equal names in another tree."""
+        if len(self._folders[name]) <= self._depth:
+            return "", []
+        media = self._media.get(self._below(name), [])
+        return (self._folders[name][self._depth] if media else ""), media
+
+    def _below(self, name: str) -> tuple[str, ...]:
+        """Return the folders of a file below its tree, and its stem."""
+        stem = posixpath.splitext(name)[0]
+        return (*self._folders[name][self._depth + 1 :], posixpath.basename(stem))
+
+
+def _are_owned(files: Sequence[SidecarFile]) -> bool:
+    """Return whether at least half of some files belong to media."""
+    return 2 * sum(bool(file.owners) for file in files) >= len(files)
 
 
 def _in_own_folders(

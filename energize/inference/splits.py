@@ -8,10 +8,11 @@ import json
 import posixpath
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
+from itertools import chain
 from typing import Any
 
 from energize.core.progress import counted
@@ -279,14 +280,13 @@ def _data_files(config: Mapping[str, Any]) -> dict[str, list[str]]:
     if isinstance(files, str | list) and files and not isinstance(files[0], dict):
         files = {"train": files}
     if isinstance(files, list):
-        files = {str(each["split"]): each["path"] for each in files}
+        files = {str(entry["split"]): entry["path"] for entry in files}
     base = f"{config['data_dir']}/" if config.get("data_dir") else ""
-    return {
-        part: [
-            f"{base}{each}" for each in ([paths] if isinstance(paths, str) else paths)
-        ]
-        for part, paths in (files or {}).items()
-    }
+    patterns = {}
+    for part, paths in (files or {}).items():
+        listed = [paths] if isinstance(paths, str) else paths
+        patterns[part] = [f"{base}{path}" for path in listed]
+    return patterns
 
 
 def _patterns(
@@ -325,20 +325,22 @@ def _folder_marks(inventory: Inventory) -> tuple[dict[str, tuple[str, bool]], st
     for folders in _children_of_folders(inventory):
         words = {folder: parts_in(posixpath.basename(folder)) for folder in folders}
         marked = {
-            folder: found[0] for folder, found in words.items() if len(found) == 1
+            folder: parts[0] for folder, parts in words.items() if len(parts) == 1
         }
-        others = [
+        siblings = [
             folder
             for folder, has_media in folders.items()
             if has_media and folder not in marked
         ]
-        several = len({*marked.values()}) > 1
+        is_certain = len({*marked.values()}) > 1 or not siblings
         for folder, part in marked.items():
-            exact = is_part_word(posixpath.basename(folder))
-            if exact or several or not others:
-                marks[folder] = part, exact
-            if others and not several and (exact or len(others) < _CLASS_FOLDERS):
-                doubts.append(_doubt(folder, part, others))
+            is_exact = is_part_word(posixpath.basename(folder))
+            if is_exact or is_certain:
+                marks[folder] = part, is_exact
+            if is_certain:
+                continue
+            if is_exact or len(siblings) < _CLASS_FOLDERS:
+                doubts.append(_doubt(folder, part, siblings))
     return marks, doubts[0] if doubts else ""
 
 
@@ -357,35 +359,41 @@ def _children_of_folders(inventory: Inventory) -> Iterable[dict[str, bool]]:
 
 def _configurations(inventory: Inventory, part_folders: Iterable[str]) -> str:
     """Return the error for folders that have the same files of rows or shards each."""
+    files = _files_by_configuration(inventory, frozenset([*part_folders, "data"]))
+    counts = Counter(chain.from_iterable(files.values()))
+    repeated = [
+        folder
+        for folder, names in files.items()
+        if any(counts[name] > 1 for name in names)
+    ]
+    are_parts = all(why_no_class(posixpath.basename(folder)) for folder in repeated)
+    if len(repeated) < 2 or are_parts:
+        return ""
+    lines = "\n".join(f"  path: {inventory.root / folder}" for folder in repeated[:20])
+    return (
+        f"{len(repeated)} folders have the same files, as configurations of one "
+        f"dataset have: {some(repeated)}. Write which one is read, or blend several, "
+        f"by one of these:\n{lines}"
+    )
+
+
+def _files_by_configuration(
+    inventory: Inventory, ignored: frozenset[str]
+) -> dict[str, set[str]]:
+    """Return the names of the files of rows or shards in each folder without media.
+
+    Folders are named without the `ignored` levels, files without their numbers.
+    """
     with_media = {posixpath.dirname(name) for name in inventory.media}
     files: dict[str, set[str]] = {}
     for name in inventory.of_kind("table", "tar", "shard"):
         folder, file = posixpath.split(name)
-        if folder not in with_media:
-            pieces = [
-                each
-                for each in folder.split("/")
-                if each not in (*part_folders, "data")
-            ]
-            base = _NUMBERS.sub("", file)
-            files.setdefault("/".join(pieces), set()).add(base)
-    counts = Counter(
-        name for folder, names in files.items() if folder for name in names
-    )
-    alike = [
-        folder
-        for folder, names in files.items()
-        if folder and any(counts[n] > 1 for n in names)
-    ]
-    if len(alike) < 2 or all(why_no_class(posixpath.basename(each)) for each in alike):
-        return ""
-    lines = "\n".join(f"  path: {inventory.root / folder}" for folder in alike[:20])
-    return (
-        f"{len(alike)} folders have the same files, as configurations of one dataset "
-        "have: "
-        f"{some(alike)}. Write which one is read, or blend several, by one of "
-        f"these:\n{lines}"
-    )
+        if folder in with_media:
+            continue
+        pieces = [piece for piece in folder.split("/") if piece not in ignored]
+        if any(pieces):
+            files.setdefault("/".join(pieces), set()).add(_NUMBERS.sub("", file))
+    return files
 
 
 _NUMBERS = re.compile(r"\d[\w-]*")
@@ -461,26 +469,34 @@ def _by_lists(inventory: Inventory, splits: SplitAssignment) -> SplitAssignment 
     index = MediaIndex(inventory.media)
     parts: dict[str, tuple[str, ...]] = {}
     lists = []
-    for part, names in splits.parts.items():
-        for name in names:
-            if inventory.kinds[name] == "text":
-                listed = listed_media(inventory, name, index)
-                if listed:
-                    parts[part] = (*parts.get(part, ()), *listed)
-                    lists.append(name)
+    for part, name in _texts_of_parts(inventory, splits):
+        media = listed_media(inventory, name, index)
+        if media:
+            parts[part] = (*parts.get(part, ()), *media)
+            lists.append(name)
     if not parts:
         return None
-    used = {*lists, *(name for names in parts.values() for name in names)}
-    kept = {part: [*parts.get(part, ())] for part in {**splits.parts, **parts}}
+    used = {*lists, *chain.from_iterable(parts.values())}
+    files = {part: [*parts.get(part, ())] for part in {**splits.parts, **parts}}
     for part, names in splits.parts.items():
-        kept[part] += [name for name in names if name not in used]
+        files[part] += [name for name in names if name not in used]
     return SplitAssignment(
-        {part: tuple(names) for part, names in kept.items() if names},
+        {part: tuple(names) for part, names in files.items() if names},
         tuple(name for name in splits.shared if name not in used),
         tuple(lists),
         splits.folders,
         notes=splits.notes,
     )
+
+
+def _texts_of_parts(
+    inventory: Inventory, splits: SplitAssignment
+) -> Iterator[tuple[str, str]]:
+    """Yield the part and the name of each text file of a split part."""
+    for part, names in splits.parts.items():
+        for name in names:
+            if inventory.kinds[name] == "text":
+                yield part, name
 
 
 def listed_media(inventory: Inventory, name: str, index: MediaIndex) -> list[str]:
@@ -490,15 +506,12 @@ def listed_media(inventory: Inventory, name: str, index: MediaIndex) -> list[str
     if not inventory.is_one_of_few(name):
         return []
     try:
-        lines = (
-            read_file(inventory.root / name, "JSON_BYTES")
-            .decode("utf-8-sig")
-            .splitlines()
-        )
+        data = read_file(inventory.root / name, "JSON_BYTES")
+        text = data.decode("utf-8-sig")
     except (OSError, UnicodeDecodeError, DatasetError):
         return []
-    lines = [line.strip() for line in lines if line.strip()]
-    found = [index.find(line)[1] for line in lines[:_LINES]]
-    if not found or any(len(each) != 1 for each in found):
+    lines = [*filter(None, map(str.strip, text.splitlines()))]
+    matches = [index.find(line)[1] for line in lines[:_LINES]]
+    if not matches or any(len(paths) != 1 for paths in matches):
         return []
-    return [each for line in lines for each in index.find(line)[1]]
+    return [path for line in lines for path in index.find(line)[1]]

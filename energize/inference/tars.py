@@ -114,24 +114,36 @@ def _index(root: Path, names: Sequence[str], folder: Path) -> None:
 
 def read_tars(source: WebdatasetSource) -> Reading:
     """Return the parts of the first samples, and the keys of their JSON, as columns."""
-    raw = source.read(np.arange(min(FIRST, source.count)))
-    stored = [each for each in raw if not isinstance(each, Failed)]
-    rows = [_decoded(each) for each in stored]
-    names = [*dict.fromkeys(name for row in rows for name in row)]
-    found = {name: data for each in stored for name, data in each.items()}
-    kinds = {name: media_kind(f"a.{name}", found[name][:HEAD]) for name in names}
-    media = [name for name, kind in kinds.items() if kind is not None]
-    columns = columns_of(
-        [{n: v for n, v in row.items() if n not in media} for row in rows], _none
-    )
-    parts = {name: name for name in names if name not in media}
+    samples = source.read(np.arange(min(FIRST, source.count)))
+    stored = [sample for sample in samples if not isinstance(sample, Failed)]
+    rows = [_decoded(sample) for sample in stored]
+    forms = _forms_of_media(stored, rows)
+    texts = [
+        {name: value for name, value in row.items() if name not in forms}
+        for row in rows
+    ]
+    columns = columns_of(texts, _none)
+    parts = {name: name for row in texts for name in row}
     for form in (IMAGE, AV):
-        of_form = [name for name in media if kinds[name] == form]
-        if of_form:
-            column, access = _media_column(of_form, form, rows)
+        names = [name for name, its_form in forms.items() if its_form == form]
+        if names:
+            column, access = _media_column(names, form, rows)
             columns = {column.name: column, **columns}
             parts[column.name] = access
     return Reading(source, rows, columns, {}, parts)
+
+
+def _forms_of_media(
+    stored: Sequence[dict[str, Any]], rows: Sequence[dict[str, Any]]
+) -> dict[str, str]:
+    """Return the form of each part that is an image, a video or a sound."""
+    contents = {name: data for sample in stored for name, data in sample.items()}
+    forms = {}
+    for name in dict.fromkeys(name for row in rows for name in row):
+        kind = media_kind(f"a.{name}", contents[name][:HEAD])
+        if kind is not None:
+            forms[name] = str(kind.value)
+    return forms
 
 
 def _media_column(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -18,7 +19,7 @@ from energize.core.os_errors import is_url, own_errors
 from energize.core.samples import CrudeSample, sample_type_named
 from energize.data.files import files_at
 from energize.data.loose import LooseSource
-from energize.data.rows import JsonSource
+from energize.data.rows import JsonSource, Row
 from energize.data.writing import write_new
 from energize.errors import DataError, DatasetError, EnergizeError
 from energize.inference.engine import InferredPart
@@ -68,26 +69,11 @@ def verify(found: InferredPart, told: DataOptions) -> None:
         return
     numbers = _numbers(source.count)
     _plan(source, numbers)
-    raws = source.read(numbers)
     load = _loader(found)
     failed: list[str] = []
+    raws = source.read(numbers)
     for number, raw in zip(numbers.tolist(), raws, strict=True):
-        if isinstance(raw, Failed):
-            failed.append(f"{raw.where}: {raw.reason}")
-            continue
-        try:
-            sample = load(raw)
-        except DataError as reason:
-            failed.append(f"{source.where(number)}: {reason}")
-            continue
-        for name, fault in type_faults(sample).items():
-            text = f"{source.where(number)}: {name!r}: {fault}"
-            if _is_told(name, told):
-                said_once(found.spec.path, f"type of {name}", text, logging.WARNING)
-            elif getattr(sample, name) is None:
-                failed.append(text)
-            else:
-                raise DatasetError(_refusal(found, text))
+        failed += _faults_of_sample(found, told, number, raw, load)
     if len(failed) * _MOST_FAILED > len(numbers):
         count = (
             f"{len(failed)} of {len(numbers)} samples cannot be made, the first one is "
@@ -97,6 +83,36 @@ def verify(found: InferredPart, told: DataOptions) -> None:
     with suppress(EnergizeError, OSError):
         marker.parent.mkdir(parents=True, exist_ok=True)
         write_new(marker, found.spec.model_dump_json().encode(), DatasetError)
+
+
+def _faults_of_sample(
+    found: InferredPart,
+    told: DataOptions,
+    number: int,
+    raw: Any,
+    load: SampleLoader[Any],
+) -> list[str]:
+    """Return the damage of a sample; raise `DatasetError` for a value of another type.
+
+    Wrong types of fields in the user's field map are a warning.
+    """
+    if isinstance(raw, Failed):
+        return [f"{raw.where}: {raw.reason}"]
+    where = found.source.where(number)
+    try:
+        sample = load(raw)
+    except DataError as reason:
+        return [f"{where}: {reason}"]
+    faults = []
+    for name, fault in type_faults(sample).items():
+        text = f"{where}: {name!r}: {fault}"
+        if _is_told(name, told):
+            said_once(found.spec.path, f"type of {name}", text, logging.WARNING)
+        elif getattr(sample, name) is None:
+            faults.append(text)
+        else:
+            raise DatasetError(_refusal(found, text))
+    return faults
 
 
 def inferred_texts(found: InferredPart, told: DataOptions) -> list[str]:
@@ -119,45 +135,56 @@ def _is_told(name: str, told: DataOptions) -> bool:
 def _check_texts(found: InferredPart, fields: Sequence[str]) -> None:
     """Raise `DatasetError` for a text that is none, in any row of values without types.
 
-    Parquet and Arrow say the types of columns themselves. A value that is missing is
-    damage, which is counted when it is read; here it is mentioned.
+    Parquet and Arrow store the types of columns. A missing value is damage, which is
+    counted when it is read; it is logged here.
     """
-    source = found.source
-    rows = getattr(source, "rows", None)
+    spec = found.spec
+    rows = getattr(found.source, "rows", None)
     columns = {
-        name: found.spec.field_map[name]
+        name: spec.field_map[name]
         for name in fields
-        if name in found.spec.field_map
+        if spec.field_map.get(name) in spec.column_names
     }
-    plain = {
-        name: text for name, text in columns.items() if text in found.spec.column_names
-    }
-    if not isinstance(rows, JsonSource) or is_url(rows.location) or not plain:
+    if not isinstance(rows, JsonSource) or is_url(rows.location) or not columns:
         return
     kind = sample_type_named(found.config.sample_module, found.config.sample_class)
-    missing = dict.fromkeys(plain.values(), 0)
+    missing: Counter[str] = Counter()
     for start in range(0, min(rows.count, _MOST_ROWS), _AT_ONCE):
         numbers = np.arange(start, min(start + _AT_ONCE, rows.count))
         for number, row in zip(numbers.tolist(), rows.read(numbers), strict=True):
-            if isinstance(row, Failed):
-                continue
-            for name, column in plain.items():
-                value = row.get(column)
-                fault = type_fault(kind, name, value) if column in row else ""
-                if fault and value is None:
-                    missing[column] += 1
-                elif fault:
-                    text = f"{source.where(number)}: {name!r}: {fault}"
-                    raise DatasetError(_refusal(found, text))
-    for column, count in missing.items():
-        if count:
-            rest = (
-                f"no {column!r}: they are left out when they are read, and count as "
-                "damaged"
-            )
-            _log.warning(
-                "%s: %s of %s rows have %s", found.spec.path, count, rows.count, rest
-            )
+            if not isinstance(row, Failed):
+                missing.update(_missing_texts(found, kind, columns, number, row))
+    for column in filter(missing.get, dict.fromkeys(columns.values())):
+        _log.warning(
+            "%s: %s of %s rows have no %r: they are left out when they are read, and "
+            "count as damaged",
+            spec.path,
+            missing[column],
+            rows.count,
+            column,
+        )
+
+
+def _missing_texts(
+    found: InferredPart,
+    kind: Any,
+    columns: Mapping[str, str],
+    number: int,
+    row: Row,
+) -> Iterator[str]:
+    """Yield the columns in which a row has no text; raise `DatasetError` for a value
+    of another type.
+    """
+    for name, column in columns.items():
+        if column not in row:
+            continue
+        value = row[column]
+        fault = type_fault(kind, name, value)
+        if fault and value is None:
+            yield column
+        elif fault:
+            text = f"{found.source.where(number)}: {name!r}: {fault}"
+            raise DatasetError(_refusal(found, text))
 
 
 def _plan(source: Any, numbers: Any) -> None:

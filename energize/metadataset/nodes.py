@@ -221,7 +221,8 @@ class Folder(Leaf, FolderKeys):
     @cached_property
     def data_options(self) -> DataOptions:
         """The properties of samples that are stated, and win over those of the data."""
-        return DataOptions(**{name: getattr(self, name) for name in OF_SAMPLES})
+        keys = {name: getattr(self, name) for name in OF_SAMPLES}
+        return DataOptions.of_entry(**keys)
 
     @cached_property
     def loose(self) -> InferredPart | None:

@@ -74,7 +74,7 @@ class Ledger:
     ... )
     >>> loader = get_loader(words, ledger=Ledger("tokens"))
     >>> _ = list(loader)
-    >>> loader.report()["words"].cost
+    >>> loader.report()["words"].counts.cost
     3.0
     """
 

@@ -232,9 +232,8 @@ class Run:
     def report(self) -> list[Any]:
         """The rows of the ledger of the first rank, without what takes time."""
         keys = ("path", "samples", "asked", "planned", "delivered", "epochs")
-        return [
-            [getattr(row, key) for key in keys] for row in self.loaders[0].report().rows
-        ]
+        rows = [row.as_json() for row in self.loaders[0].report().rows]
+        return [[row[key] for key in keys] for row in rows]
 
     def close(self) -> None:
         for each in self.loaders:

@@ -159,7 +159,7 @@ def test_weights_are_set_by_the_names(data):
     loader.set_weights({"web": 0, "q/train.jsonl": 1})
     for _, _ in zip(range(40), loader, strict=False):
         pass
-    drawn = {source.name: source.samples for source in loader.report().sources}
+    drawn = {source.name: source.counts.samples for source in loader.report().sources}
     assert drawn["web"] == 0
     assert drawn["q/train.jsonl"] == 160
 
