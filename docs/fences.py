@@ -1,5 +1,6 @@
 """Render the examples of docstrings for the site; griffe loads this extension."""
 
+import re
 import sys
 from pathlib import Path
 
@@ -15,4 +16,6 @@ class Fences(griffe.Extension):
     def on_object(self, *, obj: griffe.Object, **_: object) -> None:
         """Do so in the docstring of an object."""
         if obj.docstring:
-            obj.docstring.value = fenced(obj.docstring.value)
+            # The parser reads the title of a section in the plural only.
+            text = re.sub("^Example:$", "Examples:", obj.docstring.value, flags=re.M)
+            obj.docstring.value = fenced(text)
