@@ -1,4 +1,10 @@
-"""Clips of videos and sounds, by PyAV."""
+"""Clips of videos and sounds, decoded by PyAV.
+
+`AVDecoder` is a file that is decoded on request. Frames are located through an index
+built from packets or, for formats without reliable packets, by decoding once.
+`AVWebdatasetDecoder` applies it to parts of samples; the functions at the end take
+clips at equal distances.
+"""
 
 from __future__ import annotations
 
@@ -60,11 +66,11 @@ _WHOLE: tuple[ClipRange] = ((0, math.inf),)
 
 @dataclass(kw_only=True, slots=True)
 class AVData:
-    """Clips of a video or sound, and the time in seconds that each of them covers.
+    """Clips of a video or sound, and the seconds that each clip covers.
 
-    A video clip is uint8 (frames, 3, height, width), RGB. An audio clip is (channels,
-    samples) in the format of the codec: int16 or int32 of PCM and FLAC, float32 from -1
-    to 1 of most others. What was not asked for is an empty list.
+    Video clips are uint8 (frames, 3, height, width), RGB. Audio clips are (channels,
+    samples) in the format of the codec: int16 or int32 for PCM and FLAC, float32 from
+    -1 to 1 for most others. Clips that were not requested are empty lists.
     """
 
     video_clips: list[torch.Tensor] | None
@@ -92,8 +98,8 @@ def _pyav() -> Any:
 def _open_container(stream: BinaryIO) -> InputContainer:
     """Open the container in `stream` from its beginning.
 
-    Decoding starts no threads: they do not survive the fork of a worker, and workers
-    are what decodes in parallel.
+    Decoding starts no threads: threads do not survive the fork of a worker, and
+    decoding is parallel over workers.
     """
     stream.seek(0)
     # Not as `options`, which are those of streams too: PyAV 17 writes beyond its memory
@@ -108,9 +114,7 @@ def _open_container(stream: BinaryIO) -> InputContainer:
 
 @contextmanager
 def _opened(stream: BinaryIO, name: str) -> Iterator[InputContainer]:
-    """Open a container; errors of PyAV within the block become `DecodeError`s of
-    `what`.
-    """
+    """Open a container; convert errors of PyAV in the block to `DecodeError`."""
     av = _pyav()
     try:
         with _open_container(stream) as container:
@@ -124,9 +128,7 @@ def _opened(stream: BinaryIO, name: str) -> Iterator[InputContainer]:
 
 
 def _video_stream(container: InputContainer) -> VideoStream | None:
-    """Return the first stream of moving pictures that can be decoded, which no cover
-    is.
-    """
+    """Return the first decodable video stream that is not a cover image."""
     cover = _pyav().stream.Disposition.attached_pic
     streams = (
         stream for stream in container.streams.video if stream.codec_context is not None
@@ -170,23 +172,22 @@ _FRAME_PER_PACKET = frozenset(
     | {"mpeg4", "msmpeg4v3", "png", "prores", "rawvideo", "vp9", "vvc"}
 )
 _FRAME_PIXEL = 8
-"""Bytes that a pixel of a frame takes while it is decoded, with those of frames that it
-needs."""
+"""Bytes per pixel while decoding a frame, including its reference frames."""
 _LISTING = frozenset({"mov,mp4,m4a,3gp,3g2,mj2", "avi"})
 """Containers whose header lists all packets."""
 
 
 class _UntrustedIndexError(Exception):
-    """What was decoded is not what the index said."""
+    """The decoded frames contradict the index."""
 
 
 @dataclass(frozen=True, slots=True)
 class _FrameIndex:
-    """The frames of a video in the order in which they are shown.
+    """The frames of a video in presentation order.
 
     Frame n is shown from `times[n]` to `times[n + 1]`, in ticks of `tick` seconds.
-    Decoding can begin at the frames `keys`. Decoded frames carry these times if
-    `stamped`; otherwise they are counted from the start.
+    Decoding can start at the frames in `keys`. If `stamped`, decoded frames carry these
+    times; otherwise they are counted from the start.
     """
 
     times: list[int]
@@ -198,11 +199,9 @@ class _FrameIndex:
         return len(self.times) - 1
 
     def shown_at(self, seconds: float) -> int:
-        """Return the frame that is shown then; the first one before it, -1 after the
-        end.
+        """Return the frame shown at a time; 0 before the start, -1 after the end.
 
-        A time next to a tick means that tick: files round times, and so do those who
-        compute them.
+        A time next to a tick means that tick, because files and callers round times.
         """
         ticks = Fraction(seconds) / self.tick
         near = min(
@@ -212,9 +211,7 @@ class _FrameIndex:
         return -1 if at >= self.times[-1] else max(0, bisect_right(self.times, at) - 1)
 
     def frames_of(self, clip_range: ClipRange, unit: str) -> tuple[int, int] | None:
-        """Return the first and the last frame of a range; None if it lies outside the
-        video.
-        """
+        """Return the first and last frame of a range; None outside of the video."""
         start, end = clip_range
         last = len(self) - 1
         if unit == "frames":
@@ -227,17 +224,16 @@ class _FrameIndex:
         return None if end < 0 or not 0 <= first <= last else (first, until)
 
     def seconds(self, first: int, last: int) -> tuple[float, float]:
-        """Return when the frame `first` begins to be shown, and when `last` ends."""
+        """Return the start of frame `first` and the end of frame `last`, in seconds."""
         return self.times[first] * float(self.tick), self.times[last + 1] * float(
             self.tick
         )
 
 
 def _frame_index(source: BinaryIO, name: str, *, decoding: bool) -> _FrameIndex:
-    """Return the index by the packets of a video, or if these do not tell, by
-    `decoding` all of it.
+    """Return the index from packets, or by decoding if packets do not suffice.
 
-    Packets that a cut leaves out are needed for decoding only and count as no frames.
+    Packets that an edit list discards are needed for decoding, but are not frames.
     """
     with _opened(source, name) as container:
         stream = _required(_video_stream(container), name, "video stream")
@@ -268,14 +264,14 @@ def _frame_rate(stream: VideoStream) -> Fraction | None:
 def _decoded_frames(
     container: InputContainer, stream: VideoStream, name: str
 ) -> list[tuple[Any, int, bool]]:
-    """Decode all frames; return time, duration and False for each, like `_packets`."""
+    """Decode all frames; return (time, duration, False) tuples, like `_packets`."""
     return [(f.pts, f.duration or 0, False) for f in container.decode(stream)]
 
 
 def _packets(
     container: InputContainer, stream: VideoStream, name: str
 ) -> list[tuple[Any, int, bool]]:
-    """Return time, duration and whether it is a key frame of each frame, by packets."""
+    """Return time, duration and key flag of the frames, from their packets."""
     packets = [packet for packet in container.demux(stream) if packet.size]
     listed = len(stream.index_entries) if container.format.name in _LISTING else 0
     if listed > len(packets):
@@ -295,7 +291,7 @@ def _stamped_index(
 ) -> _FrameIndex | None:
     """Return the index by time stamps; None if some are missing or equal.
 
-    `length` is the duration of the last frame, if nothing else states it.
+    `length` is the duration of the last frame if the file does not specify it.
     """
     times = [time for time, *_ in shown]
     if None in times:
@@ -319,12 +315,10 @@ def _read_frames(
     spans: Sequence[tuple[int, int]],
     size: tuple[int, int] | None,
 ) -> list[torch.Tensor]:
-    """Return for each (first, last) a clip of these frames, uint8 (frames, 3, height,
-    width).
+    """Return a clip for each (first, last) pair, uint8 (frames, 3, height, width).
 
-    Every frame is decoded once, however many clips have it. Raise
-    `_UntrustedIndexError` if frames are not what `index` says, `DecodeError` if they
-    are damaged.
+    Decodes each frame once. Raises `_UntrustedIndexError` if frames contradict `index`,
+    `DecodeError` if they are damaged.
     """
     rows: dict[int, list[tuple[int, int]]] = {}
     for clip, (first, last) in enumerate(spans):
@@ -360,9 +354,7 @@ def _read_frames(
 def _frames(
     source: BinaryIO, name: str, index: _FrameIndex, wanted: Sequence[int]
 ) -> Iterator[tuple[int, VideoFrame]]:
-    """Yield the frames of these ascending numbers, seeking to keyframes over what is
-    not wanted.
-    """
+    """Yield the frames with these ascending numbers, seeking to keyframes."""
     numbers = {time: number for number, time in enumerate(index.times[:-1])}
 
     def numbered(frames: Iterator[VideoFrame]) -> Iterator[tuple[int, VideoFrame]]:
@@ -419,11 +411,10 @@ _GAP = 0.1
 def _read_sounds(
     source: BinaryIO, name: str, spans: Sequence[tuple[int, float]]
 ) -> list[tuple[int, Samples] | None]:
-    """Return for each span [start, end) of samples its first sample's number, and
-    (channels, n).
+    """Return the first sample number and the samples (channels, n) for each span.
 
-    Sample n is the one that is heard n / rate seconds after time 0 of the file. None
-    stands for a span that lies outside of the sound.
+    Spans are half-open. Sample n is heard n / rate seconds after time 0 of the file.
+    None for spans outside of the sound.
     """
     pieces: list[list[Samples]] = [[] for _ in spans]
     starts = [start for start, _ in spans]
@@ -448,9 +439,9 @@ def _read_sounds(
 
 
 def _overlap(span: tuple[int, float], position: int, count: int) -> slice | None:
-    """Return the part of a piece of sound that is in a span; None if there is none.
+    """Return the slice of a piece of sound that is inside a span; None if none is.
 
-    An empty span has an empty part in the piece that contains its start.
+    An empty span has an empty slice in the piece that contains its start.
     """
     start, end = span
     low = max(0, start - position)
@@ -462,10 +453,9 @@ def _overlap(span: tuple[int, float], position: int, count: int) -> slice | None
 def _sound_from(
     container: InputContainer, first: int, name: str
 ) -> Iterator[tuple[int, Samples]]:
-    """Yield pieces of the sound from before `first` on, each with the number of its
-    first sample.
+    """Yield pieces of sound with their first sample number, from before `first`.
 
-    Samples are counted, from the time of the first one.
+    Samples are counted from the time stamp of the first one.
     """
     stream = _required(_audio_stream(container), name, "audio stream")
     rate = _required(stream.sample_rate or None, name, "rate of its audio stream")
@@ -509,32 +499,35 @@ def _joined(parts: list[Samples], name: str) -> Samples:
 
 
 class AVDecoder(MediaDecoder):
-    """A video or sound that has not been decoded: its methods return the clips that are
-    wanted.
+    """A video or sound that is decoded on request, one method per kind of clip.
 
-    `stream` is an open binary file, or its bytes. Frames are numbered in the order in
-    which they are shown, from 0, and which ones a clip has is exact in every container:
-    the frame that is shown at its start, the one that is shown at its **end**, and all
-    between them. Times are those of the file, in seconds; most begin at 0. Of sound a
-    clip has the samples from its start up to its end, the sample there not included.
+    Frames are numbered from 0 in presentation order. A video clip contains the frame
+    shown at its start, the frame shown at its **end**, and all frames between, exactly,
+    in every container. Times are those of the file, in seconds; most files begin at 0.
+    An audio clip contains the samples from its start to before its end.
 
-    A clip that reaches beyond the end of the file is shorter. One that lies behind it
-    is left out, with a warning unless `suppress_warnings`; `AVData` says the times of
-    the others. Rotations that a file asks players for are not applied.
+    A clip that reaches beyond the end of the file is shorter. A clip after the end is
+    left out with a warning; the timestamps in `AVData` identify the remaining ones.
+    Rotation flags of a file are not applied.
 
-    A decoder can be pickled, takes its bytes along, and equals another one of the same
-    bytes. Methods raise `DecodeError` for damaged files and for what a file does not
-    have, `ConfigError` without PyAV (`pip install 'energize[av]'`) and for ranges that
-    are none. `name` is what errors call the file.
+    Decoders can be pickled with their bytes, and are equal if their bytes are. Methods
+    raise `DecodeError` for damaged files and missing streams, `ConfigError` without
+    PyAV (`pip install 'energize[av]'`) and for invalid ranges.
 
         decoder = AVDecoder(open("talk.mp4", "rb"))
         data = decoder.get_clips([(0, 2), (4, 6)], video_out_frame_size=(224, 224))
         data.video_clips[1].shape  # (frames, 3, 224, 224), uint8
 
-    >>> AVDecoder(b"no video").has_video_stream()
-    Traceback (most recent call last):
-        ...
-    energize.errors.DecodeError: a video or sound of 8 bytes cannot be decoded: ...
+    Args:
+        stream: An open binary file, or its bytes.
+        suppress_warnings: Whether to leave clips after the end out without a warning.
+        name: Name of the file in errors.
+
+    Example:
+        >>> AVDecoder(b"no video").has_video_stream()
+        Traceback (most recent call last):
+            ...
+        energize.errors.DecodeError: a video or sound of 8 bytes cannot be decoded: ...
     """
 
     stream: BinaryIO
@@ -568,10 +561,23 @@ class AVDecoder(MediaDecoder):
         audio_unit: Literal["samples", "seconds"] = "seconds",
         video_out_frame_size: tuple[int, int] | None = None,
     ) -> AVData:
-        """Return clips of the video, of the sound, or of both, for ranges (start, end).
+        """Return clips of the video, the sound or both, for ranges (start, end).
 
-        An end of `float("inf")` is that of the file. `video_out_frame_size` is (width,
-        height).
+        Args:
+            video_clip_ranges: Ranges of the video; None for no video. An end of
+                `float("inf")` is the end of the file.
+            audio_clip_ranges: Ranges of the sound; None for no sound.
+            video_unit: Unit of the video ranges.
+            audio_unit: Unit of the audio ranges.
+            video_out_frame_size: (width, height) to resize to; None for the original
+                size.
+
+        Returns:
+            The clips with their timestamps.
+
+        Raises:
+            DecodeError: If the file is damaged or lacks a requested stream.
+            ConfigError: If a range is invalid, or PyAV is not installed.
         """
         data = AVData(
             video_clips=[], video_timestamps=[], audio_clips=[], audio_timestamps=[]
@@ -592,8 +598,8 @@ class AVDecoder(MediaDecoder):
         video_unit: Literal["frames", "seconds"] = "seconds",
         video_out_frame_size: tuple[int, int] | None = None,
     ) -> Clips:
-        """Return the clips, uint8 (frames, 3, height, width), and the seconds that each
-        covers.
+        """Return clips, uint8 (frames, 3, height, width), and their start and end
+        seconds.
         """
         ranges = _checked_ranges(
             "video", video_clip_ranges, video_unit, ("frames", "seconds")
@@ -627,7 +633,7 @@ class AVDecoder(MediaDecoder):
         audio_clip_ranges: Sequence[ClipRange],
         audio_unit: Literal["samples", "seconds"] = "seconds",
     ) -> Clips:
-        """Return the clips, (channels, samples), and the seconds that each covers."""
+        """Return clips, (channels, samples), and their start and end seconds."""
         ranges = _checked_ranges(
             "audio", audio_clip_ranges, audio_unit, ("samples", "seconds")
         )
@@ -660,8 +666,8 @@ class AVDecoder(MediaDecoder):
         return self.get_clips(video_clip_ranges=_WHOLE, audio_clip_ranges=_WHOLE)
 
     def get_frames(self, video_decode_audio: bool = False) -> AVData:
-        """Return all frames of a video, with `video_decode_audio` its sound too; of a
-        sound, it.
+        """Return all frames, with `video_decode_audio` also the sound; or the sound
+        alone.
         """
         if not self.has_video_stream():
             return self.get_audio()
@@ -678,11 +684,25 @@ class AVDecoder(MediaDecoder):
         get_audio_duration: bool = True,
         get_audio_num_samples: bool = False,
     ) -> AVMetadata:
-        """Return what the file is; fields that it does not have, or nobody asks for,
-        are None.
+        """Return metadata of the file; fields not present or not requested are None.
 
-        Only `get_audio_num_samples` decodes the sound; the duration is then that of its
-        samples.
+        Only `get_audio_num_samples` decodes the sound; `audio_duration` is then
+        computed from the decoded samples.
+
+        Args:
+            get_video: Whether to fill the video fields.
+            get_video_duration: Whether to fill `video_duration`.
+            get_video_frame_count: Whether to fill `video_num_frames`.
+            get_video_frame_size: Whether to fill `video_width` and `video_height`.
+            get_audio: Whether to fill the audio fields.
+            get_audio_duration: Whether to fill `audio_duration`.
+            get_audio_num_samples: Whether to decode the sound and count its samples.
+
+        Returns:
+            The metadata.
+
+        Raises:
+            DecodeError: If the file is damaged.
         """
         metadata = AVMetadata()
         with _opened(self.open_stream(), self.description) as container:
@@ -710,14 +730,14 @@ class AVDecoder(MediaDecoder):
             return sum(samples.shape[1] for _, samples in pieces)
 
     def get_video_fps(self) -> float:
-        """Return the frames per second of the video, on average."""
+        """Return the average frame rate of the video, in frames per second."""
         metadata = self.get_metadata(True, False, False, False, False)
         return _required(
             metadata.video_fps, self.description, "video stream with a frame rate"
         )
 
     def get_audio_samples_per_second(self) -> int:
-        """Return the samples per second of the sound."""
+        """Return the sample rate of the sound, in Hz."""
         metadata = self.get_metadata(get_video=False, get_audio_duration=False)
         return _required(
             metadata.audio_sample_rate or None,
@@ -728,23 +748,21 @@ class AVDecoder(MediaDecoder):
     def get_video_duration(
         self, get_frame_count: bool = False
     ) -> tuple[float | None, int | None]:
-        """Return the seconds that the frames are shown, and if asked how many these
-        are.
-        """
+        """Return the duration in seconds and, if requested, the frame count."""
         metadata = self.get_metadata(True, True, get_frame_count, False, False)
         return metadata.video_duration, metadata.video_num_frames
 
     def get_audio_duration(self) -> float | None:
-        """Return the seconds of the sound; None without one."""
+        """Return the duration of the sound in seconds; None without sound."""
         return self.get_metadata(get_video=False).audio_duration
 
     def has_audio_stream(self) -> bool:
-        """Return whether there is sound."""
+        """Return whether the file has sound."""
         with _opened(self.open_stream(), self.description) as container:
             return _audio_stream(container) is not None
 
     def has_video_stream(self) -> bool:
-        """Return whether there are moving pictures; the cover of a sound is none."""
+        """Return whether the file has a video stream; cover images do not count."""
         with _opened(self.open_stream(), self.description) as container:
             return _video_stream(container) is not None
 
@@ -773,7 +791,7 @@ class AVDecoder(MediaDecoder):
     def _drop_missing(
         self, ranges: list[ClipRange], clips: Sequence[T | None]
     ) -> list[T]:
-        """Return what was found, and warn of the ranges in which there is nothing."""
+        """Return the clips that exist, and warn about ranges without one."""
         behind = [
             clip_range
             for clip_range, span in zip(ranges, clips, strict=True)
@@ -807,19 +825,20 @@ class AVDecoder(MediaDecoder):
 
 
 class AVProbeEntry(NamedTuple):
-    """When a frame is shown, in units of its stream, and whether decoding can begin at
-    it.
-    """
+    """Time of a frame, in ticks of its stream, and whether decoding can start there."""
 
     timestamp: int
     is_keyframe: bool
 
 
 class AVProbeIndex:
-    """The frames of a video stream of an open container, as its packets tell, in their
-    order.
+    """The frames of a video stream in packet order.
 
-    The container is at its beginning afterwards.
+    Rewinds the container afterwards.
+
+    Args:
+        container: An open container of PyAV.
+        stream_idx: Index of the stream among video streams.
     """
 
     def __init__(self, container: InputContainer, stream_idx: int = 0) -> None:
@@ -840,9 +859,17 @@ class AVProbeIndex:
     def search_timestamp(
         self, timestamp: int, *, backward: bool = True, any_frame: bool = False
     ) -> int:
-        """Return the number of the last keyframe up to `timestamp`, of the first where
-        there is none; or of the first from it on, unless `backward`, -1 where there is
-        none. With `any_frame` all frames count.
+        """Return the number of a keyframe near `timestamp`.
+
+        Args:
+            timestamp: Time in ticks of the stream.
+            backward: Whether to return the last keyframe up to `timestamp`, or the
+                first if none precedes it. Otherwise returns the first keyframe from
+                `timestamp` on, -1 if there is none.
+            any_frame: Whether to consider all frames, not only keyframes.
+
+        Returns:
+            The number of the frame.
         """
         shown = sorted(
             (entry.timestamp, number)
@@ -882,9 +909,7 @@ def _fill_audio(
 
 
 def _audio_duration(container: InputContainer, stream: AudioStream) -> float | None:
-    """Return the seconds of a sound by the header, else up to the end of its last
-    packet.
-    """
+    """Return the seconds of a sound by the header, or by the end of its last packet."""
     tick = float(stream.time_base or 0)
     if stream.duration is not None:
         return stream.duration * tick
@@ -895,7 +920,7 @@ def _audio_duration(container: InputContainer, stream: AudioStream) -> float | N
 
 
 def _frame_size(container: InputContainer, stream: VideoStream) -> tuple[int, int]:
-    """Return width and height by the header, else of the first frame."""
+    """Return width and height from the header, or from the first frame."""
     sized: Any = stream.codec_context
     if not (sized.width and sized.height):
         sized = next(iter(container.decode(stream)), sized)
@@ -927,17 +952,30 @@ def get_clips_uniform(
     request_audio: bool = False,
     video_out_frame_size: tuple[int, int] | None = None,
 ) -> AVData:
-    """Return `num_clips` clips of one length, from the beginning of the file up to its
-    end.
+    """Return `num_clips` clips of equal length, spread evenly over a file.
 
-    Of a video with sound both are asked for the same times, of the part where there are
-    both. Clips of 0 seconds are single frames. If the clips are longer than the file,
-    each is all of it. Raise `ConfigError` if neither is requested, `DecodeError` if the
-    file lacks what is.
+    Video and sound clips have the same times, within the part that has both. Clips of 0
+    seconds are single frames. If the clips are longer than the file, each covers the
+    whole file.
 
         clips = get_clips_uniform(
             decoder, clip_duration_seconds=3, num_clips=5, request_audio=True
         )
+
+    Args:
+        av_decoder: The file.
+        clip_duration_seconds: Length of a clip.
+        num_clips: Number of clips, at least 1.
+        request_video: Whether to return video clips.
+        request_audio: Whether to return audio clips.
+        video_out_frame_size: (width, height) to resize to; None for the original size.
+
+    Returns:
+        The clips with their timestamps.
+
+    Raises:
+        ConfigError: If neither video nor audio is requested.
+        DecodeError: If the file lacks a requested stream.
     """
     if not request_video and not request_audio:
         raise ConfigError(
@@ -988,12 +1026,16 @@ def get_single_frames_uniform(
     video_out_frame_size: tuple[int, int] | None = None,
     return_timestamps: bool = False,
 ) -> torch.Tensor | tuple[torch.Tensor, list[float]]:
-    """Return `num_frames` frames at equal distances, the first and the last of the
-    video included.
+    """Return `num_frames` frames at equal distances, including the first and the last.
 
-    They are uint8 (num_frames, 3, height, width); of a video with fewer frames some
-    come more than once. With `return_timestamps`, return the second at which each
-    begins to be shown, too.
+    Args:
+        av_decoder: The file.
+        num_frames: Number of frames. If the video has fewer, some repeat.
+        video_out_frame_size: (width, height) to resize to; None for the original size.
+        return_timestamps: Whether to return the start second of each frame, too.
+
+    Returns:
+        uint8 (num_frames, 3, height, width), and the timestamps if requested.
     """
     clips = get_clips_uniform(
         av_decoder,
@@ -1010,13 +1052,16 @@ def get_single_frames_uniform(
 
 @dataclass(frozen=True)
 class AVWebdatasetDecoder:
-    """Makes of the bytes of a video or sound what `av_decode` names.
+    """Decodes parts that are videos or sounds, in the form that `av_decode` selects.
 
-    "AVDecoder" is an `AVDecoder`, which decodes when it is asked; "torch" an `AVData`
-    of all frames, or all sound if there is no video, and with `video_decode_audio` of
-    both; "pyav" an open container of PyAV, which cannot be sent to another process.
+    Args:
+        video_decode_audio: Whether `"torch"` decodes the sound of videos.
+        av_decode: `"AVDecoder"` for an `AVDecoder`, which decodes on request; `"torch"`
+            for an `AVData` of all frames, or of all sound without video; `"pyav"` for
+            an open container of PyAV, which cannot be pickled.
 
-    Raise `ConfigError` for another name.
+    Raises:
+        ConfigError: If `av_decode` is another name.
     """
 
     video_decode_audio: bool = False
@@ -1026,15 +1071,16 @@ class AVWebdatasetDecoder:
         checked_choice(self.av_decode, "av_decode", get_args(AVDecoderType))
 
     def __call__(self, key: str, data: bytes) -> Any:
-        """Return what the part `key` holds; None if it is neither a video nor a sound.
+        """Decode the part `key`; return None if it is neither a video nor a sound.
 
-        Raise `DecodeError` naming the part, unless it is an `AVDecoder`, whose methods
-        do.
+        Raises:
+            DecodeError: If the part is damaged, except with `"AVDecoder"`, which
+                decodes later.
         """
         return self.decoded(key, data) if kind_by_name(f"a.{key}") == "av" else None
 
     def decoded(self, key: str, data: bytes) -> Any:
-        """Return the same for a part of any name that is a video or a sound."""
+        """Decode a part that is a video or a sound, whatever its name."""
         decoder = AVDecoder(data, name=f"part {key!r}")
         if self.av_decode == "torch":
             return decoder.get_frames(video_decode_audio=self.video_decode_audio)

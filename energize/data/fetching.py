@@ -1,10 +1,8 @@
-"""Object storage, as each process reads it: what is asked of a process of its own that
-fetches.
+"""Object storage from the view of each process: requests to its fetching process.
 
-The first question starts `energize/data/sidecar.py`, which ends with the process that
-asks, however that ends. A forked process has none and starts its own. What is fetched
-lies in the node cache, where it is looked for first: what is all there is read without
-a question.
+The first request starts `energize/data/sidecar.py`, which exits with its parent. A
+forked process starts its own. Fetched ranges are stored in the node cache, which is
+read first: fully cached ranges need no request.
 """
 
 from __future__ import annotations
@@ -45,29 +43,36 @@ _SECONDS_TO_DIE = 1
 
 
 class Stat(NamedTuple):
-    """The bytes of an object, and what tells it from another one of its name: its ETag
-    or version, without both when it was last modified.
-    """
+    """Size of an object, and its version: ETag, version, or modification time."""
 
     size: int
     tag: str
 
 
 def stat(url: str) -> Stat:
-    """Return what an object is now.
+    """Return the current size and version of an object.
 
-    Raise FileNotFoundError, PermissionError or another OSError, with the URL without
-    secrets and what to do; `ConfigError` for a scheme that is not known, and if a
-    library is missing.
+    Args:
+        url: The object.
+
+    Returns:
+        Its size and version.
+
+    Raises:
+        OSError: FileNotFoundError, PermissionError or others; the message has the URL
+            without secrets, and the remedy.
+        ConfigError: If the scheme is unknown, or a library is missing.
     """
     return Stat(*_request("call", url, "stat"))
 
 
 def listing(url: str, recursive: bool = False) -> list[tuple[str, int | None]]:
-    """Return the names in a folder, sorted, each with its bytes, or None for a folder;
-    with `recursive` all objects below it. Where nothing is, there are none.
+    """Return the entries of a folder, sorted, with sizes; None for subfolders.
 
-    Raise OSError as `stat`, and for more than `limits.OBJECTS`.
+    With `recursive`, returns all objects below the folder. A missing folder is empty.
+
+    Raises:
+        OSError: As `stat`, and for more than `limits.OBJECTS` entries.
     """
     most = limits.OBJECTS
     entries = _request("call", url, "listing", recursive, most)
@@ -79,17 +84,29 @@ def listing(url: str, recursive: bool = False) -> list[tuple[str, int | None]]:
 
 
 def is_folder(url: str) -> bool:
-    """Return whether anything is below a URL. Raise OSError as `stat`."""
+    """Return whether any object is below a URL. Raises OSError as `stat`."""
     return bool(_request("call", url, "holds"))
 
 
 def ranges(
     url: str, object_stat: Stat, starts: Sequence[int], stops: Sequence[int]
 ) -> list[bytes]:
-    """Return the bytes of each range of an object that was `found`, in ascending order.
+    """Return the bytes of ranges of an object, in ascending order.
 
-    What passes by itself is waited for, up to 2 minutes for each range. Raise
-    `ShardError` if the object is another one now, OSError as `stat`.
+    Temporary failures are retried, up to 2 minutes per range.
+
+    Args:
+        url: The object.
+        object_stat: Its size and version, by `stat`.
+        starts: First bytes of the ranges.
+        stops: Ends of the ranges.
+
+    Returns:
+        The bytes of each range.
+
+    Raises:
+        ShardError: If the object has changed.
+        OSError: As `stat`.
     """
     cache = _cache()
     key = key_of(url, *object_stat)
@@ -110,10 +127,16 @@ def ranges(
 def plan(
     url: str, object_stat: Stat | None, starts: Sequence[int], stops: Sequence[int]
 ) -> None:
-    """Have ranges, in ascending order, fetched into the cache before they are asked
-    for, after all that is asked for; the whole object without any. Where it was not
-    `found`, it is looked at, too. Numbers below 0 count from its end, and so does 0
-    where a range ends. What fails is told when it is read.
+    """Start fetching ranges into the cache, after all other requests.
+
+    Failures are reported when the ranges are read.
+
+    Args:
+        url: The object.
+        object_stat: Its size and version; None to look it up first.
+        starts: First bytes, ascending; negative ones count from the end. Empty for the
+            whole object.
+        stops: Ends of the ranges; 0 and negative ones count from the end.
     """
     spans = _spans(starts, stops)
     if object_stat is not None and spans:
@@ -128,22 +151,18 @@ def plan(
 
 
 def missing(url: str, object_stat: Stat, spans: Iterable[tuple[int, int]]) -> int:
-    """Return how many bytes of ranges the cache does not have, by what it says of
-    itself.
-    """
+    """Return the number of bytes of ranges that are not cached, by its records."""
     gaps = partial(_cache().missing, key_of(url, *object_stat), look=False)
     return sum(stop - start for span in spans for start, stop in gaps(*span))
 
 
 def write(url: str, data: bytes | Path) -> None:
-    """Make an object of these bytes, or those of a file. Others see the old one or the
-    whole new one. Raise OSError as `stat`.
-    """
+    """Create or atomically replace an object. Raises OSError as `stat`."""
     _request("call", url, "put", data)
 
 
 def delete(url: str) -> None:
-    """Remove an object. Raise OSError as `stat`."""
+    """Remove an object. Raises OSError as `stat`."""
     _request("call", url, "delete")
 
 
@@ -168,9 +187,7 @@ def _fetch(
 
 
 class _Sidecar:
-    """The fetching process of this one. Of the threads that wait for it, one reads for
-    all.
-    """
+    """Connection to the fetching process; one waiting thread receives for all."""
 
     def __init__(self) -> None:
         ours, theirs = socket.socketpair()
@@ -207,9 +224,7 @@ class _Sidecar:
         self._ended = ""
 
     def send(self, *message: Any) -> None:
-        """Send a question. That the sidecar has ended is seen by who waits for an
-        answer.
-        """
+        """Send a request; if the process has ended, the thread that waits notices."""
         with self._sending:
             try:
                 self._connection.send(message)
@@ -217,7 +232,7 @@ class _Sidecar:
                 self._process.kill()
 
     def request(self, *question: Any) -> Any:
-        """Return the answer, or raise it; EOFError if the sidecar ends before."""
+        """Return the answer or raise it; EOFError if the process ends first."""
         number = next(self._numbers)
         self.send(number, *question)
         with self._news:
@@ -234,7 +249,7 @@ class _Sidecar:
         return answer
 
     def _receive(self) -> None:
-        """Wait for a message, while other threads may ask."""
+        """Wait for a message without blocking requests of other threads."""
         self._reading = ended = True
         try:
             self._news.release()
@@ -265,9 +280,7 @@ class _Sidecar:
         self._process.returncode = 0
 
     def end(self) -> str:
-        """Let the sidecar end, as it does when nobody has the other end; return how it
-        did.
-        """
+        """Close the connection, wait for the process, and return how it ended."""
         with self._sending:
             self._connection.close()
         for _ in range(2):
@@ -284,14 +297,12 @@ _cache = lru_cache(NodeCache)
 
 
 def _settings() -> dict[str, str]:
-    """Return what the environment says of stores and of the node cache."""
+    """Return the environment variables of stores and of the node cache."""
     return {name: value for name, value in os.environ.items() if _OF_STORES.match(name)}
 
 
 def _sidecar() -> _Sidecar:
-    """Return the one of this process, which was started with the settings that there
-    are now.
-    """
+    """Return the fetching process, restarted if its environment has changed."""
     global _current  # noqa: PLW0603 - one for each process
     with _starting:
         if _current is not None and _current.settings != _settings():
@@ -305,9 +316,7 @@ def _sidecar() -> _Sidecar:
 
 
 def _forget(sidecar: _Sidecar) -> bool:
-    """Let the next question start another sidecar; return whether this one was still
-    asked.
-    """
+    """Start a new process at the next request; return whether this was current."""
     global _current  # noqa: PLW0603
     with _starting:
         if is_current := _current is sidecar:
@@ -316,7 +325,7 @@ def _forget(sidecar: _Sidecar) -> bool:
 
 
 def _request(*question: Any) -> Any:
-    """Ask the sidecar, and another one if it ends before it has answered."""
+    """Send a request, and retry with a new process if it ends before answering."""
     for _ in range(_STARTS):
         sidecar = _sidecar()
         try:

@@ -1,7 +1,7 @@
-"""Images, videos and sounds: telling them by name or first bytes, and their metadata.
+"""Image, video and sound formats: detection by name or first bytes, and metadata.
 
-It is stored as JSON in the table `media_metadata` of a folder's `index.sqlite`, as
-Energon does.
+Metadata is stored as JSON in the table `media_metadata` of a folder's `index.sqlite`,
+as in Energon.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ from energize.errors import (
 )
 
 AVDecoderType = Literal["torch", "AVDecoder", "pyav"]
-"""What `av_decode` of a decoder may be."""
+"""Values of `av_decode`."""
 
 HEAD = 64
-"""How many first bytes of a file `kind_by_start` looks at."""
+"""Number of leading bytes that `kind_by_start` examines."""
 
 
 class MediaMetadataType(StrEnum):
-    """The kinds of media, by the names their metadata is stored under."""
+    """The kinds of media; values are the names that metadata is stored under."""
 
     IMAGE = "image"
     AV = "av"
@@ -57,11 +57,10 @@ class MediaFormat(NamedTuple):
     """A format of media files.
 
     Attributes:
-        name: Of an image, the name that Pillow opens it by.
+        name: For images, Pillow's name of the format.
         kind: The kind of media.
-        extensions: Its extensions in small letters, the usual one first.
-        start: What the first `HEAD` bytes of its files match, and texts do not.
-
+        extensions: Extensions in lower case, the usual one first.
+        start: Matches the first `HEAD` bytes of its files, and no text.
     """
 
     name: str
@@ -71,7 +70,7 @@ class MediaFormat(NamedTuple):
 
 
 HEIF = "HEIF"
-"""The format that Pillow opens with the plug-in of pillow-heif only."""
+"""The format that Pillow opens only with the plug-in of pillow-heif."""
 
 # Pillow reads more formats. Some run another program (EPS, WMF) or need a plug-in
 # (GRIB, HDF5); others cannot be recognised by their bytes (IM, SPIDER). TGA is last
@@ -132,14 +131,14 @@ FORMATS: Sequence[MediaFormat] = tuple(
     )
     for name, (extensions, start) in rows.items()
 )
-"""All formats of media that are recognised, in folders, tars, tables and URLs alike.
+"""All media formats that are detected in folders, tars, tables and URLs.
 
-A contributor adds a row above. No other module lists extensions or first bytes of
+To support another format, add a row. No other module lists extensions or first bytes of
 media.
 """
 
 BY_EXTENSION = {end: row.kind for row in FORMATS for end in row.extensions}
-"""The kinds of media by the extensions of their files."""
+"""Kinds of media by file extension."""
 
 EXTENSIONS = {
     kind: tuple(end for end, of in BY_EXTENSION.items() if of == kind)
@@ -155,8 +154,7 @@ _STARTS = re.compile(
 
 
 def kind_by_name(name: str) -> MediaMetadataType | None:
-    """Return the kind of media that the extension of a file name, or of a URL, stands
-    for.
+    """Return the kind of media by the extension of a file name or URL; None if other.
 
     >>> kind_by_name("photos/1.meta.JPG").value, kind_by_name("1.json")
     ('image', None)
@@ -170,8 +168,7 @@ def _extension(name: str) -> str:
 
 
 def format_by_start(head: bytes) -> MediaFormat | None:
-    """Return the format of a file with these first `HEAD` bytes, None if it is not
-    media.
+    """Return the media format of a file by its first `HEAD` bytes; None if not media.
 
     >>> format_by_start(b"GIF89a....").extensions, format_by_start(b'{"a": 1}')
     (('gif',), None)
@@ -181,7 +178,7 @@ def format_by_start(head: bytes) -> MediaFormat | None:
 
 
 def kind_by_start(head: bytes) -> MediaMetadataType | None:
-    """Return the kind of media that a file with these first `HEAD` bytes is.
+    """Return the kind of media of a file by its first `HEAD` bytes; None if not media.
 
     >>> kind_by_start(b"GIF89a....").value, kind_by_start(b'{"a": 1}')
     ('image', None)
@@ -191,8 +188,7 @@ def kind_by_start(head: bytes) -> MediaMetadataType | None:
 
 
 def media_kind(name: str, head: bytes = b"") -> MediaMetadataType | None:
-    """Return the kind of media of a file: by its first `HEAD` bytes, else by its
-    extension.
+    """Return the kind of media by the first `HEAD` bytes, or else by the extension.
 
     >>> (
     ...     media_kind("photo", b"GIF89a....").value,
@@ -205,21 +201,19 @@ def media_kind(name: str, head: bytes = b"") -> MediaMetadataType | None:
 
 
 def extension_of(name: str, data: bytes) -> str:
-    r"""Return the extension of a file by its content, and by its name if both agree on
-    the kind.
+    r"""Return the extension of a file by content, or by name if the kinds agree.
 
     Args:
-        name: The name of the file; it may have no extension or a wrong one.
+        name: Name of the file; its extension may be missing or wrong.
         data: The bytes of the file.
 
     Returns:
-        An extension in small letters without its dot; `bin` if neither says what the
-        file is.
+        An extension in lower case without the dot; `bin` if neither identifies the
+        file.
 
     Example:
         >>> extension_of("a.JPEG", b"\xff\xd8\xff"), extension_of("a.txt", b"GIF89a")
         ('jpeg', 'gif')
-
     """
     file_format = format_by_start(data[:HEAD])
     named = _extension(name)
@@ -243,8 +237,7 @@ _SPARK_KEYS = frozenset({"height", "width", "nChannels", "mode", "data"})
 
 
 def media_name(value: Any) -> str | None:
-    """Return the name of the file that a value of a table stands for; None if it holds
-    the bytes.
+    """Return the file name that a table value holds; None if it holds the bytes.
 
     A value is a text, or a struct whose `bytes` are null. Names may be URLs.
 
@@ -267,9 +260,7 @@ def media_name(value: Any) -> str | None:
 
 
 def media_value_kind(value: Any) -> MediaMetadataType | None:
-    """Return the kind of media that a value of a table holds; None if it only names a
-    file.
-    """
+    """Return the kind of media that a table value holds; None if it names a file."""
     if isinstance(value, PIL.Image.Image) or _is_spark(value):
         return MediaMetadataType.IMAGE
     if isinstance(value, Mapping):
@@ -280,17 +271,16 @@ def media_value_kind(value: Any) -> MediaMetadataType | None:
 
 
 def decode_media_value(value: Any) -> tuple[str, bytes] | None:
-    """Return the extension and the bytes of the media that a value of a table holds.
+    """Return the extension and the bytes of the media that a table value holds.
 
     Media are bytes, a struct with `bytes` and any other keys, a `data:` URL, base64, a
     PIL image (as PNG), or the image struct of Spark (as PNG).
 
     Args:
-        value: The value as a table gives it.
+        value: The value, as read from the table.
 
     Returns:
-        The extension and the bytes, or None for a value that names a file or is not
-        media.
+        The extension and the bytes; None for a file name or other values.
 
     Raises:
         DecodeError: If raw pixels do not fit their own header, or base64 is damaged.
@@ -298,7 +288,6 @@ def decode_media_value(value: Any) -> tuple[str, bytes] | None:
     Example:
         >>> decode_media_value({"bytes": b"GIF89a", "path": "a.gif", "width": 8})
         ('gif', b'GIF89a')
-
     """
     named = ""
     if _is_spark(value):
@@ -330,9 +319,7 @@ def _is_spark(value: Any) -> bool:
 
 
 def _encoded_head(text: str | bytes) -> bytes:
-    """Return the first bytes that a `data:` URL or base64 stands for; none for anything
-    else.
-    """
+    """Decode the first bytes of a `data:` URL or base64; empty for anything else."""
     head = text[:_HEAD_OF_URL]
     if isinstance(head, bytes):
         head = head.decode("latin-1")
@@ -351,7 +338,7 @@ _URL_SAFE = str.maketrans("-_", "+/")
 
 
 def _decoded(text: str | bytes) -> bytes:
-    """Return the bytes that a `data:` URL or base64 stands for."""
+    """Decode a `data:` URL or base64."""
     if isinstance(text, bytes):
         text = text.decode("latin-1")
     encoded = text.rpartition(",")[2].translate(_URL_SAFE)
@@ -364,9 +351,7 @@ def _decoded(text: str | bytes) -> bytes:
 
 
 def _spark_image(struct: Mapping[str, Any]) -> PIL.Image.Image:
-    """Return the image of Spark's struct, whose channels are in the order blue, green,
-    red.
-    """
+    """Decode Spark's image struct, whose channels are in the order blue, green, red."""
     height = struct["height"]
     width = struct["width"]
     data = struct["data"]
@@ -391,13 +376,13 @@ Number: TypeAlias = Annotated[float, Field(strict=True, ge=0, allow_inf_nan=Fals
 
 @dataclass(slots=True, kw_only=True)
 class MediaMetadataBase:
-    """Base of the kinds of metadata: plain values, None where a value is not known."""
+    """Base class of media metadata: plain values, None if unknown."""
 
     __pydantic_config__: ClassVar = ConfigDict(extra="forbid")
     metadata_type: ClassVar[MediaMetadataType]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the known fields by name.
+        """Return the fields that are set, by name.
 
         >>> AVMetadata(audio_channels=2).to_dict()
         {'audio_channels': 2}
@@ -408,8 +393,16 @@ class MediaMetadataBase:
 
     @classmethod
     def from_dict(cls, payload: Mapping[str, Any]) -> Self:
-        """Return the metadata with these fields; raise `DatasetError` if they are not
-        its own, or a number is none that a file could have.
+        """Return the metadata with these fields.
+
+        Args:
+            payload: Fields by name.
+
+        Returns:
+            The metadata.
+
+        Raises:
+            DatasetError: If a field is unknown, or a number is out of range.
         """
         return cast(
             Self, validated(_schema(cls), payload, DatasetError, "media metadata")
@@ -418,8 +411,7 @@ class MediaMetadataBase:
 
 @dataclass(slots=True, kw_only=True)
 class ImageMetadata(MediaMetadataBase):
-    """Size in pixels as stored (EXIF orientation is not applied), Pillow's format and
-    mode.
+    """Size in pixels as stored, ignoring EXIF orientation; Pillow's format and mode.
 
     >>> ImageMetadata(width=8, height=4, format="PNG", mode="RGB").to_dict()
     {'width': 8, 'height': 4, 'format': 'PNG', 'mode': 'RGB'}
@@ -435,8 +427,9 @@ class ImageMetadata(MediaMetadataBase):
 
 @dataclass(slots=True, kw_only=True)
 class AVMetadata(MediaMetadataBase):
-    """Durations in seconds, frame sizes in pixels, rates per second, of a video or
-    sound.
+    """Durations in seconds, sizes in pixels and rates per second of a video or sound.
+
+    The fields are those of Energon's class, in its order.
     """
 
     metadata_type: ClassVar[MediaMetadataType] = MediaMetadataType.AV
@@ -476,13 +469,21 @@ def serialize_media_metadata(
 def deserialize_media_metadata(
     metadata_type: str, metadata_json: str
 ) -> MediaMetadataBase:
-    """Return the metadata that `serialize_media_metadata` made these two values of.
+    """Return the metadata that `serialize_media_metadata` stored.
 
-    Raise `DatasetError` for an unknown kind, and for JSON that does not have its
-    fields.
+    Args:
+        metadata_type: The kind, `"image"` or `"av"`.
+        metadata_json: The fields as JSON.
 
-    >>> deserialize_media_metadata("av", '{"audio_channels": 1}').audio_channels
-    1
+    Returns:
+        The metadata.
+
+    Raises:
+        DatasetError: If the kind is unknown, or the JSON lacks its fields.
+
+    Example:
+        >>> deserialize_media_metadata("av", '{"audio_channels": 1}').audio_channels
+        1
     """
     cls = _CLASSES.get(metadata_type)
     if cls is None:
@@ -512,7 +513,7 @@ def open_image(stream: BinaryIO, pixel: int = 4) -> PIL.ImageFile.ImageFile:
 
     Args:
         stream: The file. Its content decides the format, not its name.
-        pixel: Bytes that each pixel will take.
+        pixel: Memory per pixel after decoding, in bytes.
 
     Returns:
         The image, which is decoded when its pixels are used.
@@ -520,7 +521,6 @@ def open_image(stream: BinaryIO, pixel: int = 4) -> PIL.ImageFile.ImageFile:
     Raises:
         DecodeError: If it takes more memory than `limits.DECODED_BYTES`.
         PIL.UnidentifiedImageError: If it is not an image of these formats.
-
     """
     formats = (*_OPENED, HEIF) if HEIF in PIL.Image.OPEN else _OPENED
     image = PIL.Image.open(stream, formats=formats)

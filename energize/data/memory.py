@@ -1,4 +1,8 @@
-"""Samples that are in memory, or in an object with `__len__` and `__getitem__`."""
+"""Sources of samples in memory, in map-style datasets, and in iterables.
+
+`SequenceSource` and its subclasses have random access; `IterableSource` is a stream.
+`as_dataset` chooses between them.
+"""
 
 from __future__ import annotations
 
@@ -52,17 +56,17 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 _DIGESTED = 1024
-"""Bytes of each value of a sample that a digest is made of."""
+"""Bytes of each value of a sample that enter its digest."""
 
 _DIGESTED_SAMPLES = 32
-"""Samples of a list in memory that its digest is made of."""
+"""Samples of a list in memory that enter its digest."""
 
 _DIGEST_CHARACTERS = 8
-"""Characters of a digest that a description keeps."""
+"""Characters of a digest that are stored."""
 
 
 class SupportsGetItem(Protocol[T_co]):
-    """What has a length and gives a sample for each index below it."""
+    """An object with a length and an item for each index below it."""
 
     def __len__(self) -> int: ...
 
@@ -70,23 +74,28 @@ class SupportsGetItem(Protocol[T_co]):
 
 
 class SequenceSource(FieldSource[T_co]):
-    """The samples of any object with `__len__` and `__getitem__`, a torch map-style
-    dataset say.
+    """The samples of an object with `__len__` and `__getitem__`.
 
-    `columns` are what is known of each sample without reading it, by name: one value
-    each, numbers or words. Of samples in a list or a tuple that have fields
-    (dataclasses, named tuples or dicts), each field that holds such values is a column,
-    too.
+    Torch map-style datasets are such objects. The object is read in the processes that
+    deliver samples, so workers share or unpickle it. `__getitem__` may raise
+    `SkipSample` or `DataError`.
 
-    `name` tells sources of one kind apart in reports and in their orders: two sources
-    of different names are visited in different orders. The object is read in the
-    processes that deliver, so it is shared with or pickled to workers; `__getitem__`
-    may raise `SkipSample` or `DataError`.
+    Args:
+        samples: The object.
+        name: Name in reports. It also keys the order: sources of different names are
+            shuffled differently. Defaults to a name derived from the object.
+        columns: Indexed values by column, one number or word per sample. Fields of
+            dataclasses, named tuples and dicts in a list or tuple are columns, too.
+        seed: Seed of the order.
+        occurrence: Distinguishes several uses of equal samples.
 
-    Raise `ConfigError` if the object has no `__len__` or no `__getitem__`.
+    Raises:
+        ConfigError: If the object has no `__len__` or no `__getitem__`.
+        ColumnError: If a column has another number of values.
 
-    >>> SequenceSource(["a", "b", "c"], name="letters")[1]
-    'b'
+    Example:
+        >>> SequenceSource(["a", "b", "c"], name="letters")[1]
+        'b'
     """
 
     order_name = "SequenceSource"
@@ -95,8 +104,7 @@ class SequenceSource(FieldSource[T_co]):
     explicit_name: str
     columns: Mapping[str, Column]
     content: str
-    """A digest of a few samples of a list; of other objects, the name of their
-    class."""
+    """Digest of a few samples of a list, or the class name of other objects."""
 
     def __init__(
         self,
@@ -188,17 +196,15 @@ class SequenceSource(FieldSource[T_co]):
         return Call(self.samples.__getitem__, derive(self.key, "sample"))
 
     def compared(self) -> tuple[Any, ...]:
-        """Samples are compared as objects: comparing contents may cost all they cost to
-        read.
-        """
+        """Compare samples by object identity; comparing contents may read all."""
         return id(self.samples), self.explicit_name, self.seed, self.occurrence
 
 
 def _digest_of(samples: Any) -> str:
-    """Return what tells samples in memory from others of the same name and number.
+    """Return a digest that distinguishes samples of the same name and number.
 
-    Of a container, that is a digest of its size and of a few values, in their order;
-    nothing else is read.
+    For containers, it covers their size and a few values in order; nothing else is
+    read. For other objects, it is the name of their class.
     """
     if type(samples) in (list, tuple):
         count = len(samples)
@@ -215,10 +221,18 @@ def _digest_of(samples: Any) -> str:
 
 
 class ListSource(SequenceSource[T_co]):
-    """Samples given outright, copied into a tuple.
+    """The samples of an iterable, copied into a tuple.
 
-    >>> list(ListSource([1, 2, 3]))
-    [1, 2, 3]
+    Args:
+        samples: The samples.
+        name: Name in reports, which also keys the order.
+        columns: Indexed values by column, one per sample; see `SequenceSource`.
+        seed: Seed of the order.
+        occurrence: Distinguishes several uses of equal samples.
+
+    Example:
+        >>> list(ListSource([1, 2, 3]))
+        [1, 2, 3]
     """
 
     order_name = "ListSource"
@@ -238,19 +252,26 @@ class ListSource(SequenceSource[T_co]):
 
 
 class HuggingFaceSource(SequenceSource[Row]):
-    """The rows of a `datasets.Dataset` as dicts, in its format, read when they are
-    asked for.
+    """The rows of a `datasets.Dataset` as dicts, in its format, read on demand.
 
-    Orders depend on `name` and on the number of rows, not on the fingerprint of the
-    dataset, which is not the same on every machine. A streaming dataset is read by
+    Orders depend on `name` and the number of rows, not on the fingerprint of the
+    dataset, which differs between machines. For streaming datasets, use
     `IterableSource`.
 
-    Raise `ConfigError` for anything else than a `datasets.Dataset`.
+    Args:
+        rows: The dataset.
+        name: Name in reports, which also keys the order.
+        seed: Seed of the order.
+        occurrence: Distinguishes several uses of equal rows.
 
-    >>> import datasets
-    >>> rows = datasets.Dataset.from_dict({"text": ["one", "two"]})
-    >>> HuggingFaceSource(rows, name="numbers")[1]
-    {'text': 'two'}
+    Raises:
+        ConfigError: If `rows` is not a `datasets.Dataset`.
+
+    Example:
+        >>> import datasets
+        >>> rows = datasets.Dataset.from_dict({"text": ["one", "two"]})
+        >>> HuggingFaceSource(rows, name="numbers")[1]
+        {'text': 'two'}
     """
 
     order_name = "HuggingFaceSource"
@@ -280,11 +301,11 @@ class HuggingFaceSource(SequenceSource[Row]):
 
     @property
     def column_names(self) -> tuple[str, ...]:
-        """Those of the dataset."""
+        """The columns of the dataset."""
         return tuple(self.rows.column_names)
 
     def column_values(self, name: str) -> Iterable[Any]:
-        """The column alone is read, whatever the format of the dataset."""
+        """Read the column alone, whatever the format of the dataset."""
         values: Iterable[Any] = self.rows.with_format(None).select_columns([name])[:][
             name
         ]
@@ -308,27 +329,35 @@ T = TypeVar("T")
 
 
 class IterableSource(Dataset[T_co]):
-    """A stream over anything that can be iterated over again and again.
+    """A stream over anything that can be iterated repeatedly.
 
-    `samples` is a re-iterable object (a list, a Hugging Face `IterableDataset`, an
-    object with `__iter__`), or a function without arguments that makes one pass, a
-    generator function say. A pass is an epoch. A Hugging Face dataset is copied, never
-    changed; pass p is its epoch p, so that one that shuffles gives another order in
-    each.
+    A pass over the samples is an epoch. A Hugging Face dataset is copied, never
+    changed; pass p is its epoch p, so a shuffling dataset changes its order in each
+    pass.
 
-    Resuming is exact: a Hugging Face dataset goes on from its own state; anything else,
-    and one that holds samples in a shuffle buffer, is read from the front of the pass
-    up to the place. In lane i of n come the samples i, i + n, ... of a pass; the others
-    are read and left out.
+    Resuming is exact. A Hugging Face dataset resumes from its own state. Everything
+    else, and datasets with a shuffle buffer, is read again from the start of the pass.
+    Lane i of n delivers the samples i, i + n, ... of a pass, and discards the others.
 
-    Raise `ConfigError` for what cannot be iterated over, and for an iterator, which
-    yields its samples only once.
+    Args:
+        samples: A re-iterable object (a list, a Hugging Face `IterableDataset`, an
+            object with `__iter__`), or a function without arguments that returns one
+            pass, such as a generator function.
+        name: Name in reports, which also keys the order. Defaults to a name derived
+            from `samples`.
+        seed: Seed of the order.
+        occurrence: Distinguishes several uses of equal samples.
 
-    >>> def letters():
-    ...     yield from "abc"
-    >>> source = IterableSource(letters)
-    >>> list(source), list(source)
-    (['a', 'b', 'c'], ['a', 'b', 'c'])
+    Raises:
+        ConfigError: If `samples` cannot be iterated, or is an iterator, which yields
+            its samples only once.
+
+    Example:
+        >>> def letters():
+        ...     yield from "abc"
+        >>> source = IterableSource(letters)
+        >>> list(source), list(source)
+        (['a', 'b', 'c'], ['a', 'b', 'c'])
     """
 
     order_name = "IterableSource"
@@ -336,8 +365,7 @@ class IterableSource(Dataset[T_co]):
     samples: Iterable[T_co] | Callable[[], Iterable[T_co]]
     name: str
     content: str
-    """A digest of a few samples of a container; of other objects, the name of their
-    class."""
+    """Digest of a few samples of a container, or the class name of other objects."""
     seed: int
     occurrence: int
 
@@ -392,7 +420,7 @@ class IterableSource(Dataset[T_co]):
 
     @cached_property
     def sources(self) -> tuple[Any, ...]:
-        """Itself, though it has no random access."""
+        """Return the source itself, although it has no random access."""
         return (self,)
 
     def where(self, index: int) -> str:
@@ -403,20 +431,18 @@ class IterableSource(Dataset[T_co]):
         return _IterableStream(self, opening)
 
     def compared(self) -> tuple[Any, ...]:
-        """Samples are compared as objects: reading them to compare may cost a whole
-        pass.
-        """
+        """Compare samples by object identity; comparing contents may read all."""
         return id(self.samples), self.name, self.seed, self.occurrence
 
     @cached_property
     def function_record(self) -> FunctionRecord:
-        """What reading it has shown so far in this process."""
+        """Observations of the function in this process, such as its use of random
+        numbers.
+        """
         return record_of(cast("Any", self.samples))
 
     def begun(self, number: int) -> Iterable[T_co]:
-        """Pass `number`, not read from yet; of a Hugging Face dataset a copy that keeps
-        a state.
-        """
+        """Open pass `number`; for a Hugging Face dataset, return a stateful copy."""
         if not is_instance_of(self.samples, "datasets", "IterableDataset"):
             if isinstance(self.samples, Iterable):
                 return self.samples
@@ -433,9 +459,7 @@ class IterableSource(Dataset[T_co]):
 
 
 class _IterableStream(LaneStream[T]):
-    """Counts the samples read in a pass, and checks that they are the same at each
-    reading.
-    """
+    """Counts the samples of a pass, and verifies that repeated reads are equal."""
 
     def __init__(self, source: IterableSource[T], opening: Opening) -> None:
         state = opening.state
@@ -475,7 +499,7 @@ class _IterableStream(LaneStream[T]):
         return item
 
     def _begin(self, window: ReadWindow) -> None:
-        """Open the pass, and read on to where the state was saved."""
+        """Open the pass, and advance to the saved position."""
         is_hub_dataset = is_instance_of(
             self._source.samples, "datasets", "IterableDataset"
         )
@@ -493,9 +517,7 @@ class _IterableStream(LaneStream[T]):
             self._read_again(window)
 
     def _compare_readings(self, window: ReadWindow) -> None:
-        """Read the first samples of the pass twice; raise `NotRepeatableError` if they
-        differ.
-        """
+        """Read the first samples twice; raise `NotRepeatableError` if they differ."""
         first = self._first_digests(window, PROVEN, seconds=1.0)
         second = self._first_digests(window, len(first), seconds=math.inf)
         self._record.points = PROVEN
@@ -506,9 +528,7 @@ class _IterableStream(LaneStream[T]):
     def _first_digests(
         self, window: ReadWindow, most: int, *, seconds: float
     ) -> list[str]:
-        """Return digests of the first samples, and a last empty one for the end of the
-        pass.
-        """
+        """Return digests of the first samples; an empty one for the end."""
         samples = iter(self._source.begun(self._pass))
         self._iterator = DrawingIterator(self._record, samples, self._word)
         until = time.perf_counter() + seconds
@@ -521,7 +541,7 @@ class _IterableStream(LaneStream[T]):
         return digests
 
     def _read_again(self, window: ReadWindow) -> None:
-        """Read the samples before the saved position, and compare the last of them."""
+        """Read the samples before the saved position, and compare the last one."""
         count = self._read
         last: Any = None
         for number in range(count):
@@ -585,11 +605,10 @@ class _IterableStream(LaneStream[T]):
 
 
 def _undivided(dataset: Any, name: str) -> Iterator[Any]:
-    """Yield all samples of a Hugging Face dataset, also in a torch worker, where it
-    would divide itself.
+    """Yield all samples of a Hugging Face dataset, even in a torch worker.
 
-    Who divides here is the mix that it is part of. Raise `DatasetError` for damaged
-    files.
+    The dataset would select a share for the worker, but lanes already do so. Raises
+    `DatasetError` for damaged files.
     """
     try:
         if torch.utils.data.get_worker_info() is None:
@@ -610,11 +629,10 @@ def _undivided(dataset: Any, name: str) -> Iterator[Any]:
 
 
 def _has_buffer(dataset: Any) -> bool:
-    """Return whether a Hugging Face dataset holds samples in a shuffle buffer, which
-    its state leaves out.
+    """Return whether the state of a Hugging Face dataset omits a shuffle buffer.
 
-    Its own state would then lose samples, so that the pass is read again up to the
-    place instead.
+    Such a dataset is read again from the start of the pass, because its state would
+    lose samples.
     """
     waiting = [getattr(dataset, "_ex_iterable", None)]
     for node in waiting:
@@ -632,17 +650,23 @@ def _has_buffer(dataset: Any) -> bool:
 
 
 def as_dataset(samples: Any, name: str) -> Dataset[Any]:
-    """Return `samples` as a dataset called `name`: with random access if they have it,
-    or a stream.
+    """Return `samples` as a dataset: indexed if they have random access, or a stream.
 
-    Takes energize datasets as they are, also those inside a torch dataset of
-    `energize.compat`; Hugging Face datasets of both kinds, objects with `__len__` and
-    `__getitem__`, anything that can be iterated over again and again, and functions
-    that make an iterable. Raise `ConfigError` for anything else, an iterator for
-    example.
+    Args:
+        samples: An energize dataset (returned unchanged, also if wrapped for torch by
+            `energize.compat`), a Hugging Face dataset, an object with `__len__` and
+            `__getitem__`, a re-iterable object, or a function that returns an iterable.
+        name: Name of the source.
 
-    >>> as_dataset([1, 2], "numbers").indexed, as_dataset({1, 2}, "numbers").indexed
-    (True, False)
+    Returns:
+        The dataset.
+
+    Raises:
+        ConfigError: If `samples` is anything else, such as an iterator.
+
+    Example:
+        >>> as_dataset([1, 2], "numbers").indexed, as_dataset({1, 2}, "numbers").indexed
+        (True, False)
     """
     if isinstance(samples, Dataset):
         return samples

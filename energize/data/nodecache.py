@@ -1,15 +1,13 @@
-"""The node cache: ranges of bytes of objects that lie far away, on a local disk, for
-all processes and jobs of a node.
+"""The node cache: byte ranges of remote objects on a local disk, shared by a node.
 
-An object is known by a key and never changes. Each 64 MiB of it are a section: a sparse
-file, in which bytes lie where they lie in the object, and a log beside it of what is
-there, with a record for each range within a block of 16 KiB: its place and the XXH3-64
-of its bytes, appended when they are written. Only what a record says is read, and
-compared with it. So nobody waits for anybody: a process may be killed, a file cut or
-removed at any moment, and what is not whole is not there.
+Objects are immutable and identified by a key. Each 64 MiB section of an object is a
+sparse file and a log of records: one per range within a 16 KiB block, with position and
+XXH3-64, appended after the bytes are written. Only recorded bytes are read, and their
+checksum is verified. So there are no locks between readers: processes may be killed and
+files removed at any time.
 
-Only the standard library, xxhash and the errors are imported: small helper processes
-use it.
+It imports only the standard library, xxhash and the errors, to keep helper processes
+small.
 """
 
 from __future__ import annotations
@@ -33,68 +31,72 @@ from xxhash import xxh3_64_intdigest as checksum
 from energize.errors import ConfigError, legible
 
 FOLDER = "ENERGIZE_CACHE"
+"""Environment variable: folder of the node cache."""
 LIMIT = "ENERGIZE_CACHE_BYTES"
-"""The environment variables that say where the node cache is, and how many bytes it may
-have."""
+"""Environment variable: size limit of the node cache in bytes."""
 
 _NAME = "nodecache-v"
 _SECTION = 64 * 1024 * 1024
 _BLOCK = 16 * 1024
 _PAGE = 4096
 _COUNTED = 1024 * 1024
-"""The last: the file of the node has a byte for each of so many that were written."""
+"""Bytes written per byte of the node file, which counts them."""
 
 _MOST_OPEN = 128
+"""Sections that stay open."""
 _RENEWED = 60.0
+"""Seconds until an open section is checked again."""
 _PAUSE = 10.0
-"""How many sections stay open; seconds after which one is looked at again; and these
-without writing after it failed.
-"""
+"""Seconds without writes after one failed."""
 
 _MAGIC = 0xA7E5
 _START = b"\xe5\xa7"
 _RECORD = struct.Struct("<HIHHQ")
-"""A record: this, the number of the block, with these the first and the last byte in
-the block and the checksum of the bytes."""
+"""A record: magic, block number, first and last byte in the block, checksum."""
 
 _SUMMED = struct.Struct("<18sQ")
-"""A record as it stands in the log: with the checksum of all that."""
+"""A record as stored in the log: followed by its own checksum."""
 
 _LOCK = struct.Struct("hhqqi4x")
 _EVICTION = 1 << 62
-"""Bytes of the file of the node are locked: this one by who evicts, those before by who
-fetches."""
+"""The byte of the node file that eviction locks; fetches lock lower ones."""
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 Range = tuple[int, int]
 Record = tuple[int, int, int]
-"""Where bytes begin and end, and their checksum; -1 where there are none."""
+"""Start and end of a byte range, and its checksum; -1 if it is not cached."""
 
 
 class NodeCache:
-    """Ranges of bytes of objects, on a local disk, for all processes and jobs of a
-    node.
+    """Byte ranges of remote objects on a local disk, for all processes of a node.
 
-    `folder` is by default what the environment variable ENERGIZE_CACHE says, else
-    `energize` in the user's folder of caches. The cache takes at most `limit` bytes of
-    the disk, by default what ENERGIZE_CACHE_BYTES says, else half of what it has and
-    what is free. What was read longest ago goes. Threads and forked processes may use
-    one object. Reading and writing raise nothing, whatever the disk does.
+    Evicts the least recently used sections. Threads and forked processes may share an
+    object. Reading and writing never raise.
 
-    Raise `ConfigError` for a folder that was named and cannot be made, or a limit that
-    is none.
+    Args:
+        folder: Folder of the cache; by default ENERGIZE_CACHE, or else `energize` in
+            the user's cache folder.
+        limit: Size limit in bytes; by default ENERGIZE_CACHE_BYTES, or else half of its
+            current size plus the free space.
 
-    >>> import tempfile
-    >>> cache, key = NodeCache(tempfile.mkdtemp()), "s3://bucket/a.tar 5d41402a 1000"
-    >>> (
-    ...     cache.write(key, 100, b"hello"),
-    ...     cache.read(key, 101, 103),
-    ...     cache.read(key, 90, 110),
-    ... )
-    (True, b'el', None)
-    >>> cache.missing(key, 90, 110)
-    [(90, 100), (105, 110)]
+    Raises:
+        ConfigError: If a specified folder cannot be created, or the limit is invalid.
+
+    Example:
+        >>> import tempfile
+        >>> cache, key = (
+        ...     NodeCache(tempfile.mkdtemp()),
+        ...     "s3://bucket/a.tar 5d41402a 1000",
+        ... )
+        >>> (
+        ...     cache.write(key, 100, b"hello"),
+        ...     cache.read(key, 101, 103),
+        ...     cache.read(key, 90, 110),
+        ... )
+        (True, b'el', None)
+        >>> cache.missing(key, 90, 110)
+        [(90, 100), (105, 110)]
     """
 
     def __init__(self, folder: str = "", limit: int = 0) -> None:
@@ -125,9 +127,7 @@ class NodeCache:
         self.limit = _checked_limit(limit or os.environ.get(LIMIT) or default)
 
     def read(self, key: str, start: int, stop: int) -> bytes | None:
-        """Return the bytes of an object from `start` to before `stop`; None if not all
-        of them are there, as they were written.
-        """
+        """Return the bytes from `start` to before `stop`; None if any are missing."""
         number = start // _SECTION
         if not start < stop <= (number + 1) * _SECTION:
             parts: list[Any] = [
@@ -142,9 +142,7 @@ class NodeCache:
         return data
 
     def holds(self, key: str, start: int, stop: int) -> bool:
-        """Return whether the bytes should be there, without a look at them or at what
-        is new.
-        """
+        """Return whether the bytes should be cached, by records already loaded."""
         for begin, end in _cut(start, stop, _SECTION):
             section_key = key, begin // _SECTION
             section = self._open.get(section_key) or self._section(*section_key)
@@ -157,9 +155,7 @@ class NodeCache:
     def missing(
         self, key: str, start: int, stop: int, look: bool = True
     ) -> list[Range]:
-        """Return in which ranges the bytes of an object are not there; without `look`
-        at the bytes, by what the records say.
-        """
+        """Return the uncached ranges; without `look`, by the records alone."""
         gaps: list[Range] = []
         for begin, end in _cut(start, stop, _SECTION):
             section = self._section(key, begin // _SECTION)
@@ -172,13 +168,12 @@ class NodeCache:
         return gaps
 
     def claim(self, key: str, start: int, stop: int) -> FileIO | None:
-        """Return a claim on a range of an object, which lasts until it is closed or the
-        process ends; None while there is one on any of these bytes, in whatever process
-        of the node.
+        """Claim a range for fetching; None if part of it is claimed on this node.
 
-        Who has a claim asks what is `missing`, fetches and writes that, and closes it:
-        so each byte is fetched once. Where the disk has no locks, everybody has a
-        claim. Children that are forked meanwhile have it too.
+        The claim lasts until it is closed or the process ends. Its holder fetches and
+        writes the `missing` ranges and closes it, so each byte is fetched once. On
+        disks without locks every claim succeeds. Children forked meanwhile share the
+        claim.
         """
         return self._locked(
             2 * int(_hashed(key)[:15], 16) + start, max(1, stop - start)
@@ -186,15 +181,13 @@ class NodeCache:
 
     @property
     def failing(self) -> bool:
-        """Whether nothing is written for a while, since the disk refused it."""
+        """Whether writing is paused after the disk refused it."""
         return time.monotonic() - self._failed < _PAUSE
 
     def write(self, key: str, start: int, data: bytes) -> bool:
-        """Keep the bytes of an object from `start` on; return whether they were
-        written.
+        """Cache bytes of an object from `start` on; return whether they were written.
 
-        Where the disk refuses it, a warning says so, once, and nothing is written for a
-        while.
+        If the disk refuses it, logs a warning once and pauses writing.
         """
         for again in (False, True):
             if self.failing:
@@ -213,9 +206,10 @@ class NodeCache:
         return False
 
     def status(self) -> dict[str, int]:
-        """Return how many bytes of the disk it uses and may use, how many are free
-        there, and how many sections of how many objects there are. Raise OSError if the
-        disk cannot say.
+        """Return used bytes, limit, free bytes, and numbers of sections and objects.
+
+        Raises:
+            OSError: If the disk cannot be queried.
         """
         sections = self._scan()
         free = shutil.disk_usage(self.folder).free
@@ -225,14 +219,14 @@ class NodeCache:
         return {"used": used, "limit": self.limit, "free": free, **counts}
 
     def clear(self) -> None:
-        """Remove all that this user may remove. Others may use the cache meanwhile."""
+        """Remove all sections that this user may remove; concurrent use is safe."""
         self._make_room(-8)
 
     def _path(self, key: str, number: int) -> str:
         return f"{self._inside}/{_hashed(key)}.{number:x}"
 
     def _section(self, key: str, number: int) -> _Section | None:
-        """Return a section as it is now, or None."""
+        """Return a section with its current records, or None."""
         section = self._open.pop((key, number), None)
         for old in list(self._open)[: 1 - _MOST_OPEN]:
             self._open.pop(old, None)
@@ -254,7 +248,7 @@ class NodeCache:
         os.makedirs(self._inside, exist_ok=True)
 
     def _append(self, path: str, data: bytes) -> int:
-        """Append to a file; return how many bytes it has then."""
+        """Append to a file; return its new size."""
         with FileIO(path, "a", opener=_careful) as file:
             file.write(data)
             return file.tell()
@@ -291,8 +285,10 @@ class NodeCache:
         return FileIO(os.devnull)
 
     def _make_room(self, most: int = 0) -> None:
-        """Remove the sections that were read longest ago, until an eighth is free of
-        `most` bytes, or of those that there are; nothing while another process does so.
+        """Evict least recently used sections until an eighth of `most` bytes is free.
+
+        Without `most`, an eighth of the current size. Does nothing while another
+        process evicts.
         """
         lock = self._locked(_EVICTION, 1)
         if lock is None:
@@ -315,7 +311,7 @@ class NodeCache:
             os.truncate(self._node, total // _COUNTED + since)
 
     def _scan(self) -> dict[str, Range]:
-        """Return when each section was last used, in ns, and its bytes on the disk."""
+        """Return the last use in ns and the size on disk of each section."""
         sections: dict[str, Range] = {}
         caches = (
             entry.path
@@ -346,9 +342,7 @@ def _checked_limit(limit: int | str) -> int:
 
 
 class _Section(dict[int, tuple[Record, ...]]):
-    """A section that is open for reading: the records of each block, by its log as it
-    was when it was last renewed.
-    """
+    """A section open for reading: the records of each block, as of the last renewal."""
 
     def __init__(self, path: str) -> None:
         self._number = -1
@@ -364,9 +358,7 @@ class _Section(dict[int, tuple[Record, ...]]):
             os.close(self._number)
 
     def renew(self) -> bool:
-        """Learn what was appended to the log; return whether it is still the one of
-        this file.
-        """
+        """Load new log records; return whether the log is that of this file."""
         with FileIO(self._path, opener=_careful) as log:
             status = os.fstat(log.fileno())
             if self._log not in (0, status.st_ino) or status.st_size < self._seen:
@@ -387,9 +379,7 @@ class _Section(dict[int, tuple[Record, ...]]):
         return True
 
     def _learn(self, log: bytes) -> None:
-        """Add the records of a piece of the log. Half a record, of a full disk, moves
-        the next.
-        """
+        """Add records of a piece of the log; skips partial records of a full disk."""
         at = 0
         size = _SUMMED.size
         while len(log) - at >= size:
@@ -415,9 +405,7 @@ class _Section(dict[int, tuple[Record, ...]]):
         self._last = (self._last + log[:at])[-size:]
 
     def read(self, start: int, stop: int) -> bytes | None:
-        """Return bytes from `start` to before `stop`; None if they are not all
-        there.
-        """
+        """Return the bytes from `start` to before `stop`; None if any are missing."""
         while True:
             records = self.covering(start, stop)
             if any(value < 0 for _, _, value in records):
@@ -444,7 +432,7 @@ class _Section(dict[int, tuple[Record, ...]]):
                 )
 
     def missing(self, start: int, stop: int, look: bool) -> list[Range]:
-        """Return ranges of these bytes that are not there, in order."""
+        """Return the uncached ranges of these bytes, in order."""
         while True:
             covering = self.covering(start, stop)
             present = [record[:2] for record in covering if look and record[2] >= 0]
@@ -452,7 +440,7 @@ class _Section(dict[int, tuple[Record, ...]]):
                 return [(begin, end) for begin, end, value in covering if value < 0]
 
     def covering(self, start: int, stop: int) -> list[Record]:
-        """Return records in which the bytes are, in order, and what is between them."""
+        """Return the records that cover the bytes, and the gaps, in order."""
         records = []
         while start < stop:
             number = start // _BLOCK
@@ -498,16 +486,14 @@ def _hashed(key: str) -> str:
 
 
 def _careful(path: str, flags: int) -> int:
-    """Open a file, which is made if it may be written; no link, and no waiting for a
-    pipe.
-    """
+    """Open or create a regular file, without following links or waiting for pipes."""
     create = os.O_CREAT if flags & (os.O_WRONLY | os.O_RDWR) else 0
     return os.open(path, flags | create | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
 
 
 @cache
 def _warn(folder: str, number: int) -> None:
-    """Tell once that a folder cannot be written, why, and what to do."""
+    """Log once that a folder cannot be written, with reason and remedy."""
     do = (
         "make room there"
         if number in _FULL

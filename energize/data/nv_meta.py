@@ -1,4 +1,8 @@
-"""The `.nv-meta` folder of a prepared dataset: what its files say, read and written."""
+"""The `.nv-meta` folder of a prepared dataset: reading and writing its files.
+
+`.info.json` counts samples per shard, `split.yaml` assigns shards to splits,
+`dataset.yaml` describes samples, and `shards.json` records checksums of shards.
+"""
 
 from __future__ import annotations
 
@@ -67,16 +71,19 @@ _MOST_DIGITS = 18
 
 @dataclass(frozen=True, slots=True)
 class SampleConfig:
-    """The type of the samples, by name, and how its fields are filled.
+    """The sample type, by name, and how to fill its fields, as in `dataset.yaml`.
 
-    `sample_class` is `CRUDE` for samples that stay plain dicts. `field_map` says for
-    each field from which part it comes ("jpg,png", "json[caption]"), None when the file
-    does not say. `options` are settings of the order of reading and of decoding
-    (`orient`, `guess_content`). `code` is what the file says of functions that make
-    samples, `sample_loader` and `part_filter`: names of files in the folder, nothing of
-    which is run here; or a list of parts. `factory` is what a factory of a user is
-    given, which the module and the class then name: it says the type of the samples
-    itself.
+    Attributes:
+        sample_module: Module of the sample type, or of a user's factory.
+        sample_class: Name of the sample type or factory; `CRUDE` for plain dicts.
+        field_map: Part of each field ("jpg,png", "json[caption]"); None if not
+            specified.
+        subflavors: Values that are added to samples.
+        options: Reading and decoding options (`orient`, `guess_content`).
+        code: `sample_loader` and `part_filter`: names of files in the folder, which are
+            not run here, or a list of parts.
+        factory: Arguments of a user's factory, which then decides the sample type; None
+            without one.
     """
 
     sample_module: str
@@ -89,7 +96,7 @@ class SampleConfig:
 
 
 def is_inside(name: str) -> bool:
-    """Return whether a name in a file of a folder is that of something in this folder.
+    """Return whether a relative name stays inside its folder.
 
     >>> [
     ...     is_inside(each)
@@ -103,14 +110,21 @@ def is_inside(name: str) -> bool:
 
 
 def expand(patterns: Iterable[str]) -> tuple[str, ...]:
-    r"""Return all names that the patterns stand for, in their order; `\{` is a brace in
-    a name.
+    r"""Expand brace patterns to names, in order; `\{` is a literal brace.
 
-    Raise ValueError if braces are not balanced, nested too deeply, or stand for too
-    many names.
+    Args:
+        patterns: Patterns such as `a{08..10}.tar` or `{a,b}.tar`.
 
-    >>> expand(["b.tar", "a{08..10}.tar"])
-    ('b.tar', 'a08.tar', 'a09.tar', 'a10.tar')
+    Returns:
+        The names.
+
+    Raises:
+        ValueError: If braces are unbalanced, nested too deeply, or expand to too many
+            names.
+
+    Example:
+        >>> expand(["b.tar", "a{08..10}.tar"])
+        ('b.tar', 'a08.tar', 'a09.tar', 'a10.tar')
     """
     listed = list(patterns)
     names = letters = 0
@@ -133,7 +147,7 @@ def expand(patterns: Iterable[str]) -> tuple[str, ...]:
 
 
 def _count(pattern: str) -> int:
-    """Return how many names a pattern stands for, without making them."""
+    """Count the names that a pattern expands to, without expanding it."""
     open_groups: list[
         tuple[int, int, int]
     ] = []  # of what is open: its start, and counts before it
@@ -166,9 +180,7 @@ def _count(pattern: str) -> int:
 
 
 def _length(inner: str) -> int:
-    """Return how many numbers or letters a range has, or a few more; 0 for what is no
-    range.
-    """
+    """Return an upper bound of the length of a brace range; 0 if it is not a range."""
     match = _RANGE.fullmatch(inner)
     if match is None:
         return 0
@@ -182,8 +194,8 @@ def _length(inner: str) -> int:
 def collapse(names: Iterable[str]) -> list[str]:
     """Return patterns that expand to exactly `names`, in the same order.
 
-    Neighbours that count up by one in a single number of constant width become one
-    pattern.
+    Consecutive names that count up by one in a single number of constant width become
+    one pattern.
 
     >>> collapse(["a08.tar", "a09.tar", "a10.tar", "b.tar"])
     ['a{08..10}.tar', 'b.tar']
@@ -225,7 +237,7 @@ def _counting_index(previous: list[str], pieces: list[str]) -> int | None:
 
 
 def escaped(name: str) -> str:
-    """Return the pattern that stands for `name` alone.
+    """Return the pattern that expands to `name` alone.
 
     >>> expand([escaped("a{1,2}.tar")])
     ('a{1,2}.tar',)
@@ -239,17 +251,24 @@ def is_prepared(path: Path) -> bool:
 
 
 def is_converting(path: Path) -> bool:
-    """Return whether a conversion into the folder was begun, and has not ended."""
+    """Return whether a conversion into the folder has begun and not ended."""
     begun = next((path / META_FOLDER / "tasks").glob("convert-*/*"), None)
     return begun is not None and not is_prepared(path)
 
 
 def read_info(path: Path) -> Info:
-    """Return what `.info.json`, or an older `.info.yaml`, of the dataset folder `path`
-    says.
+    """Read `.info.json`, or an older `.info.yaml`, of the dataset folder `path`.
 
-    Raise `DatasetNotFoundError` if there is no such folder, `NotPreparedError` if it
-    has not been prepared, `DatasetError` if the file is wrong.
+    Args:
+        path: The prepared folder.
+
+    Returns:
+        Samples per shard.
+
+    Raises:
+        DatasetNotFoundError: If the folder does not exist.
+        NotPreparedError: If the folder has not been prepared.
+        DatasetError: If the file is invalid.
     """
     for name in INFO_NAMES:
         info = read_document(path / META_FOLDER / name, _INFO)
@@ -259,7 +278,7 @@ def read_info(path: Path) -> Info:
 
 
 def _unprepared(path: Path) -> DatasetError:
-    """Return why a folder cannot be read."""
+    """Return the error for a folder that cannot be read."""
     if not path.exists():
         siblings: list[str] = []
         with suppress(OSError):
@@ -297,7 +316,7 @@ def _unprepared(path: Path) -> DatasetError:
 
 
 def _counts(counts: dict[Any, Any]) -> dict[str, int]:
-    """Of a million wrong ones the first is told."""
+    """Check shard counts by a plain loop: pydantic would report every wrong entry."""
     for shard, count in counts.items():
         if not isinstance(shard, str) or not is_inside(shard):
             raise ValueError(
@@ -311,9 +330,7 @@ def _counts(counts: dict[Any, Any]) -> dict[str, int]:
 
 
 class Info(Model):
-    """Samples per shard, in the order of the shards; names are relative to the dataset
-    folder.
-    """
+    """Samples per shard, in shard order; names are relative to the dataset folder."""
 
     energon_version: Annotated[
         str | None, BeforeValidator(lambda value: None if value is None else str(value))
@@ -326,12 +343,13 @@ _Run = Annotated[list[_Number], Field(min_length=2, max_length=2)]
 
 
 class Splits(Model):
-    """The shards of each split part, and what is left out: `shard.tar` or
-    `shard.tar/key`.
+    """The shards of each split, and excluded shards and samples.
 
-    Brace patterns are expanded. `samples` says of parts that begin or end inside a
-    shard which of the samples of their shards they have: from one number on, up to
-    another.
+    Attributes:
+        split_parts: Shards by split; brace patterns are expanded.
+        samples: For splits that begin or end inside a shard, the range of samples among
+            those of their shards.
+        exclude: Excluded entries, `shard.tar` or `shard.tar/key`.
     """
 
     split_parts: dict[str, Annotated[Listed[str], AfterValidator(expand)]]
@@ -348,10 +366,16 @@ _SPLITS = TypeAdapter(Splits)
 
 
 def read_splits(path: Path, name: str = "split.yaml") -> Splits:
-    """Return the splits of the dataset folder `path`, as its file `name` in `.nv-meta`
-    says.
+    """Read the splits of a dataset folder from a file in its `.nv-meta`.
 
-    Where there is no `split.yaml`, `split.json` is taken. Raise as `read_info` does.
+    Falls back to `split.json` if there is no `split.yaml`. Raises as `read_info` does.
+
+    Args:
+        path: The prepared folder.
+        name: Name of the split file.
+
+    Returns:
+        The splits.
     """
     names = (name, "split.json") if name == "split.yaml" else (name,)
     return _file(path, names, _SPLITS, "split file", ".yaml or .json")[1]
@@ -360,9 +384,7 @@ def read_splits(path: Path, name: str = "split.yaml") -> Splits:
 def _file(
     path: Path, names: Sequence[str], schema: TypeAdapter[T], role: str, suffixes: str
 ) -> tuple[Path, T]:
-    """Return the first of the files `names` that is in the `.nv-meta` of a prepared
-    folder.
-    """
+    """Return the first of the files `names` in the `.nv-meta` of a prepared folder."""
     folder = path / META_FOLDER
     for name in names:
         if not is_inside(name):
@@ -400,9 +422,7 @@ def dump_splits(
     exclude: Sequence[str] = (),
     **more: Any,
 ) -> str:
-    """Return the text of the split file, YAML or JSON by its name, with patterns for
-    runs.
-    """
+    """Return the text of a split file, YAML or JSON by its name, with patterns."""
     content = {
         "split_parts": {part: collapse(shards) for part, shards in parts.items()},
         "exclude": [escaped(entry) for entry in exclude],
@@ -429,7 +449,7 @@ def _yaml(content: Mapping[str, Any]) -> str:
 
 
 class TypeName(Model):
-    """A type of samples by its module and its name."""
+    """Module and name of a sample type."""
 
     module: str = Field(alias="__module__")
     name: str = Field(alias="__class__")
@@ -455,7 +475,7 @@ class _DatasetFile(Model):
 
 
 class _WithFactory(_DatasetFile):
-    """A factory of a user may know other keys."""
+    """A dataset file with a user's factory, which may take other keys."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -467,12 +487,21 @@ _WITH_FACTORY = TypeAdapter(_WithFactory)
 def read_dataset_yaml(
     path: Path, name: str = "dataset.yaml", *, code: bool = False
 ) -> SampleConfig:
-    """Return what the file `name` in `.nv-meta` of the dataset folder `path` says of
-    its samples.
+    """Read the sample config of a dataset folder from a file in its `.nv-meta`.
 
-    Raise as `read_info` does, and `UntrustedCodeError` if the file asks for code of the
-    data folder to be run, unless `code`: who gives it sees to what `code` of the answer
-    names.
+    Raises as `read_info` does, too.
+
+    Args:
+        path: The prepared folder.
+        name: Name of the file.
+        code: Whether code of the folder is trusted; the caller then decides about
+            `SampleConfig.code`.
+
+    Returns:
+        The sample config.
+
+    Raises:
+        UntrustedCodeError: If the file names code in the folder, and `code` is False.
     """
     file, config = _file(path, (name,), _WITH_FACTORY, "dataset file", ".yaml")
     if config.model_extra and not _has_user_factory(config):
@@ -531,9 +560,10 @@ def _factory_arguments(config: _WithFactory) -> dict[str, Any]:
 
 
 def _sample_type(config: _DatasetFile, file: Path) -> tuple[str, str]:
-    """Module and class of the samples, or of a factory of a user.
+    """Return module and class of the sample type, or of a user's factory.
 
-    Older files name a factory per type, `CaptioningWebdataset` say, and no sample type.
+    Older files name a factory per type, such as `CaptioningWebdataset`, and no sample
+    type.
     """
     if config.factory is not None and _has_user_factory(config):
         return config.module, config.factory
@@ -560,9 +590,14 @@ _Crc = Annotated[int, Field(ge=0, lt=2**32)]
 
 
 class ConvertedFrom(NamedTuple):
-    """The loose files that a split part was converted from: what these are called,
-    their identity, how many samples they have, and how many files of rows; and a digest
-    of the shards with counts.
+    """The loose files that a split was converted from.
+
+    Attributes:
+        name: Name of the loose source.
+        identity: Identity of the loose source.
+        samples: Number of samples.
+        files: Number of files of rows.
+        shards: Digest of the converted shards and their counts.
     """
 
     name: str
@@ -573,15 +608,22 @@ class ConvertedFrom(NamedTuple):
 
     @classmethod
     def of(cls, source: Any) -> ConvertedFrom:
-        """Return what a source is known as."""
+        """Return the record of a loose source."""
         return cls(source.name, source.identity, source.count, len(source.counts))
 
 
 class ShardRecord(NamedTuple):
-    """A shard as it was prepared: its size; the CRC-32 of the bytes of its `.tar.idx`,
-    of all its headers one after the other, of its first and last `END_BYTES`, and of
-    its `.tar.crc`, if it has one. Where samples have few different parts, the CRC-32 of
-    the names of the parts of each.
+    """A shard as it was prepared: its size and checksums.
+
+    Attributes:
+        bytes: Size of the shard.
+        index_crc32: CRC-32 of its `.tar.idx`.
+        headers_crc32: CRC-32 of all its tar headers, concatenated.
+        ends_crc32: CRC-32 of its first and last `END_BYTES`.
+        checksums_crc32: CRC-32 of its `.tar.crc`; None without one.
+        parts_crc32: CRC-32 of the part names of each kind of sample; None if there are
+            many kinds.
+        origin: The loose files that it was converted from; None if it was not.
     """
 
     bytes: Annotated[int, Field(ge=0, lt=2**63)]
@@ -594,7 +636,7 @@ class ShardRecord(NamedTuple):
 
     @property
     def of_shard(self) -> tuple[int, int, int, int]:
-        """What tells the shard from others, whether there are checksums or not."""
+        """The fields that identify the shard, with or without checksums."""
         return self[:4]
 
 
@@ -609,11 +651,17 @@ _RECORDS = TypeAdapter(_Records)
 def read_records(
     path: Path, shard_counts: Mapping[str, int] | None = None
 ) -> dict[str, ShardRecord] | None:
-    """Return what was seen of the shards of the prepared folder `path`, which are those
-    of `.info.json` (None: whichever there were); None if that was not written down.
+    """Read the records of the shards of a prepared folder.
 
-    Raise `DatasetError` for a file that is damaged, of a later version, or of other
-    shards.
+    Args:
+        path: The prepared folder.
+        shard_counts: The shards of `.info.json`; None to accept any.
+
+    Returns:
+        Records by shard; None if the folder has none.
+
+    Raises:
+        DatasetError: If the file is damaged, of a later version, or of other shards.
     """
     file = path / META_FOLDER / RECORDS_NAME
     records = read_document(file, _RECORDS)

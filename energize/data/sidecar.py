@@ -1,13 +1,12 @@
-"""The process that fetches from object storage for the one that started it; see
-`fetching.py`.
+"""The process that fetches from object storage for its parent; see `fetching.py`.
 
-`python -m energize.data.sidecar` has one end of a connection as its standard input, and
-ends when the other one is closed. What it fetches goes into the node cache, and what
-that does not take into the answer. What another process of the node is fetching is
-claimed there, and waited for.
+`python -m energize.data.sidecar` has one end of a connection as standard input, and
+exits when the other end closes. It stores ranges in the node cache, and returns those
+that the cache refuses. Ranges that another process of the node fetches are claimed in
+the cache; it waits for these.
 
-It exists because the library that fetches fastest, obstore, hangs for ever in a process
-that was forked from one that has used it, and workers are forked.
+A separate process is needed because obstore, the fastest client, deadlocks in processes
+forked after its use, and workers are forked.
 """
 
 from __future__ import annotations
@@ -105,16 +104,15 @@ _PASSING = (*_SILENT, errno.EALREADY, errno.EAGAIN, errno.EIO)
 
 
 class _Changed(Exception):  # noqa: N818
-    """An object is another one than it was."""
+    """The object has another version than requested."""
 
 
 class _Elsewhere(Exception):  # noqa: N818
-    """The same is on its way already."""
+    """Another process is fetching the same range."""
 
 
 def shown(url: str) -> str:
-    """Return a URL as it may stand in messages, logs and names: without passwords and
-    signatures.
+    """Return a URL for messages, logs and names, without passwords and signatures.
 
     >>> (
     ...     shown("https://me:secret@a.org/b.tar?X-Amz-Signature=secret"),
@@ -133,13 +131,13 @@ def shown(url: str) -> str:
 
 @lru_cache(4096)
 def key_of(url: str, size: int, tag: str) -> str:
-    """Return the name under which bytes of an object are in the node cache."""
+    """Return the key of an object in the node cache."""
     query = blake2b(url.partition("?")[2].encode(), digest_size=8).hexdigest()
     return f"{shown(url)}\n{query if '?' in url else ''}\n{tag}\n{size}"
 
 
 class _Obstore:
-    """A bucket, or a host."""
+    """A bucket or a host, accessed by obstore."""
 
     answered = False
 
@@ -238,8 +236,9 @@ def _tag(meta: Any) -> str:
 
 
 class _Fsspec:
-    """What else fsspec knows, as it is configured there. That an object has changed is
-    seen when it is looked at anew, not by each request.
+    """A store accessed by fsspec, with the configuration of fsspec.
+
+    Changes of objects are detected by `stat`, not by each request.
     """
 
     answered = False
@@ -283,8 +282,9 @@ class _Fsspec:
 
 
 class _Slots:
-    """How many requests may be in flight: fewer when a store asks to slow down, then
-    more again. What is only planned waits for all else.
+    """Limits requests in flight: reduced when a store throttles, then raised again.
+
+    Planned requests wait for all others.
     """
 
     def __init__(self) -> None:
@@ -299,7 +299,7 @@ class _Slots:
         await turn
 
     def hurry(self, name: Any) -> None:
-        """What was planned is asked for now."""
+        """Move a planned request to the other requests."""
         if turn := self._waiting[1].pop(name, None):
             self._waiting[0][name] = turn
 
@@ -320,7 +320,7 @@ class _Slots:
 
 
 class Sidecar:
-    """Answers questions: `call` for all but ranges of bytes, `ranges`."""
+    """Handles requests: `ranges` for byte ranges, `call` for everything else."""
 
     def __init__(self, cache: Any) -> None:
         self._young = time.monotonic() + 1
@@ -337,7 +337,7 @@ class Sidecar:
         self._twice = 0
 
     async def call(self, url: str, method: str, *arguments: Any) -> Any:
-        """Return what a method of a store does."""
+        """Call a method of the store of a URL."""
         look = self._looked.pop(url, None)
         if method == "stat" and look is not None:  # for who has planned to read it
             return await look
@@ -358,9 +358,7 @@ class Sidecar:
         object_stat: tuple[int, str] | None,
         spans: list[tuple[int, int]],
     ) -> None:
-        """See that ranges of an object are in the cache, or all of it, as
-        `fetching.plan` says.
-        """
+        """Fetch ranges or a whole object into the cache; see `fetching.plan`."""
         if object_stat is None:
             store, path = self._at(url)
             answer = self._answer(url, store, partial(store.stat, path), _ANSWER)
@@ -379,9 +377,16 @@ class Sidecar:
     async def ranges(  # noqa: C901, PLR0915
         self, url: str, object_stat: Any, spans: list[tuple[int, int]], how: str
     ) -> Any:
-        """See that ranges of an object, in ascending order, are in the cache; return
-        the bytes of those that it does not take. "carried" ones go past it, "planned"
-        ones after all others.
+        """Fetch ranges, in ascending order, into the cache.
+
+        Args:
+            url: The object.
+            object_stat: Its size and version.
+            spans: The ranges.
+            how: `"carried"` bypasses the cache, `"planned"` runs after all others.
+
+        Returns:
+            Per range its bytes; None if they are cached.
         """
         key = key_of(url, *object_stat)
         (store, path) = self._at(url)
@@ -389,7 +394,7 @@ class Sidecar:
         planned = how == "planned"
 
         async def piece(name: Any, begin: int, end: int) -> Any:
-            """Return these bytes, or None once they are in the cache."""
+            """Fetch bytes; return None once they are cached."""
             # While this process started, which takes long, others have fetched perhaps.
             look = planned or time.monotonic() < self._young
             until = time.monotonic() + _DEADLINE / 2
@@ -435,9 +440,7 @@ class Sidecar:
         firsts = sorted(flying)
 
         def sent(begin: int, end: int) -> tuple[int, asyncio.Task[Any]]:
-            """Return what brings these bytes, perhaps on its way already, and its first
-            one.
-            """
+            """Return the task that fetches these bytes, and its first byte."""
             at = bisect_right(firsts, (begin, sys.maxsize))
             previous = firsts[max(0, at - 1) : at]
             run = previous[0] if previous and end <= previous[0][1] else (begin, end)
@@ -477,9 +480,7 @@ class Sidecar:
         seconds: float,
         turn: tuple[Any, bool] | None = None,
     ) -> Any:
-        """Return what a request answers; ask again for what may pass, until the
-        deadline.
-        """
+        """Return the answer of a request; retry temporary failures for a time."""
         start = time.monotonic()
         tries = 0
         message = "there is no answer yet"
@@ -520,9 +521,7 @@ class Sidecar:
             await asyncio.sleep(pause)
 
     def word(self) -> str:
-        """Return what to say of what is waited for longest, nothing if that is not
-        long.
-        """
+        """Describe the request that waits longest; empty if none waits long."""
         none = "", "", 0, time.monotonic()
         url, message, tries, start = min(
             self._open.values(), key=itemgetter(3), default=none
@@ -536,10 +535,11 @@ class Sidecar:
         )
 
     async def _hedged(self, get: Call) -> Any:
-        """Return the first answer of a request, or of a second one that is sent where
-        the first takes twice as long as nineteen of twenty do; of one in twenty at
-        most, for where a link is full all answers take long, and of none while a store
-        asks to slow down.
+        """Return the first answer of a request or of a second, hedging one.
+
+        The second request is sent if the first takes twice as long as 95 % of requests.
+        At most one in twenty is repeated, since all are slow when a link is full, and
+        none while a store throttles.
         """
         start = time.monotonic()
         tasks: list[asyncio.Future[Any]] = [asyncio.ensure_future(get())]
@@ -567,7 +567,7 @@ class Sidecar:
                 task.cancel()
 
     def _at(self, url: str) -> tuple[Any, str]:
-        """Return the store of a URL, and the path in it."""
+        """Return the store of a URL, and the path in the store."""
         scheme, _, rest = url.partition("://")
         rest = rest.rstrip("/")
         query = ""
@@ -610,7 +610,7 @@ def _no_store(error: Exception, url: str, scheme: str) -> Exception:
 
 
 def _fault(error: Exception, url: str) -> OSError:
-    """Return an error of a library as an OSError, in one line and without secrets."""
+    """Convert an error of a library to an OSError, in one line and without secrets."""
     status = getattr(getattr(error, "response", error), "status_code", None)
     text = f"{type(error).__name__} {error}" + (f" code: {status}" if status else "")
     code = re.search(r"<Code>(\w+)", text) or re.search(r"code: (\d\d\d[^:\n]*)", text)
@@ -634,7 +634,7 @@ def _fault(error: Exception, url: str) -> OSError:
 
 
 async def _serve(connection: Connection) -> None:
-    """Answer until the other end is closed."""
+    """Handle requests until the other end is closed."""
     loop = asyncio.get_running_loop()
     ended = asyncio.Event()
     loop.set_exception_handler(lambda *_: None)  # the loser of a race may fail

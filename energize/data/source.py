@@ -1,4 +1,9 @@
-"""Reading samples that lie in several files: file by file, each from front to back."""
+"""Base classes of sources: `Source`, and `ShardedSource` for several files.
+
+A source is a leaf of a dataset. `Source` maps positions to samples and substitutes;
+`ShardedSource` adds shards, windows and excluded samples, and reads shard by shard,
+each from front to back. `Subset` describes a part of a dataset by numbers or ratios.
+"""
 
 from __future__ import annotations
 
@@ -38,14 +43,13 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class Source(IndexedDataset[T_co]):
-    """A leaf: `count` samples with random access, in the order in which they are
-    stored.
+    """A leaf with `count` randomly accessible samples, in storage order.
 
-    Position k is sample k mod count. A later attempt is answered with another sample of
-    the same source, drawn by (key, position, attempt).
+    Position k is sample k mod `count`. Later attempts return a substitute from the same
+    source, drawn by (key, position, attempt).
 
-    Subclasses give `count`, `read`, `identity` and `name`, and pass `seed` and
-    `occurrence` to `freeze` with their parameters.
+    Subclasses implement `count`, `read`, `identity` and `name`, and pass `seed` and
+    `occurrence` to `freeze` with their own parameters.
     """
 
     order_name = "Source"
@@ -56,59 +60,79 @@ class Source(IndexedDataset[T_co]):
     @property
     @abstractmethod
     def count(self) -> int:
-        """How many samples there are."""
+        """Number of samples."""
 
     @abstractmethod
     def read(self, indices: Int64Array) -> list[T_co | Failed]:
-        """Return the samples at `indices`, 0 <= index < count; a sample with bad bytes
-        as `Failed`.
+        """Return the samples at `indices`.
+
+        Args:
+            indices: int64 (n,), 0 <= index < count.
+
+        Returns:
+            One item per index; `Failed` for a sample with damaged bytes.
         """
 
     def read_at(
         self, indices: Int64Array, positions: Int64Array, reading: ReadContext
     ) -> list[T_co | Failed]:
-        """Return the samples at `indices`, which are read for `positions`.
+        """Return the samples at `indices`, read for `positions`.
 
-        Override it instead of `read` if reading calls a function of the user, which may
-        draw: other positions of one sample then have other draws.
+        Override it instead of `read` if reading calls a user function that may draw
+        random numbers: the draws differ between positions of one sample.
+
+        Args:
+            indices: int64 (n,), 0 <= index < count.
+            positions: int64 (n,), the positions that the samples are read for.
+            reading: The context of the read.
+
+        Returns:
+            One item per index; `Failed` for a sample with damaged bytes.
         """
         return self.read(indices)
 
     @property
     @abstractmethod
     def identity(self) -> str:
-        """What tells this source from others, wherever it is mounted; orders are keyed
-        by it.
+        """Identifies the source independently of its mount point; orders are keyed by
+        it.
         """
 
     @property
     @abstractmethod
     def name(self) -> str:
-        """What people call it in reports."""
+        """Name of the source in reports."""
 
     @property
     def message_name(self) -> str:
-        """What messages call it."""
+        """Name of the source in messages."""
         return self.name
 
     @property
     def record(self) -> str | None:
-        """A digest of what was seen of the files when they were prepared, as far as it
-        tells them from others of the same names; None where that is not known. No order
-        depends on it.
+        """Digest of the prepared files; None if there is no record of them.
+
+        It differs between files that have the same names but other contents. Orders do
+        not depend on it.
         """
         return None
 
     @property
     def column_names(self) -> tuple[str, ...]:
-        """What is known of every sample without reading it, by name."""
+        """Names of the columns, which are indexed without reading samples."""
         return ()
 
     def column(self, name: str) -> Column:
-        """Return one value for each sample, in the order of their numbers, as they are
-        indexed; looked up once.
+        """Return an indexed column, one value per sample in storage order.
 
-        Raises `ColumnError` for a name that is not indexed.
+        Args:
+            name: One of `column_names`.
+
+        Returns:
+            The column; it is loaded once and then cached.
+
+        Raises:
+            ColumnError: If no column has this name.
         """
         if name not in self._column_cache and name not in self.column_names:
             listed = ", ".join(self.column_names) or "none"
@@ -122,7 +146,7 @@ class Source(IndexedDataset[T_co]):
         return self._column_cache[name]
 
     def _column(self, name: str) -> Column:
-        """Return one of `column_names`."""
+        """Load one of `column_names`."""
         raise NotImplementedError
 
     @cached_property
@@ -144,27 +168,33 @@ class Source(IndexedDataset[T_co]):
 
     @property
     def run_length(self) -> int | None:
-        """How many neighbouring samples are cheap to read together; None when it makes
-        no odds.
+        """Number of neighbouring samples that are cheap to read together; None if any
+        are.
         """
         return None
 
     @property
     def remote(self) -> bool:
-        """Whether it is worth saying which samples will be read soon, by `expect`."""
+        """Whether `expect` speeds up later reads."""
         return False
 
     def expect(self, indices: Int64Array) -> int:
-        """Have these samples fetched, which will be read soon, and those that were
-        expected when it was not known where they lie; wait for nothing. Return of how
-        many bytes it is known now.
+        """Start fetching samples that will be read soon, without waiting.
+
+        Also fetches earlier expected samples whose locations have become available.
+
+        Args:
+            indices: int64 (n,), the samples.
+
+        Returns:
+            Number of bytes whose locations are available.
         """
         return 0
 
     def byte_ranges(self, index: int) -> Iterator[tuple[str, int, int]]:
         """Yield the byte ranges that reading sample `index` needs: path, start, stop.
 
-        Yields nothing if the ranges are only known after reading.
+        Yields nothing if the ranges are only available after reading.
         """
         yield from ()
 
@@ -174,9 +204,7 @@ class Source(IndexedDataset[T_co]):
 
     @property
     def location(self) -> str:
-        """What tells this source from all others on this machine: a path, or the
-        identity and which occurrence of it this is.
-        """
+        """Location or identity that is unique on this machine."""
         return (
             f"{self.identity}#{self.occurrence}" if self.occurrence else self.identity
         )
@@ -186,8 +214,8 @@ class Source(IndexedDataset[T_co]):
         return SamplePlace(self.location, None, index, source=self.identity)
 
     def find(self, shard: str | None, index: int) -> int | None:
-        """Return the number here of sample `index` of a shard; None where there is no
-        such sample.
+        """Return the index in this source of sample `index` of a shard; None if
+        missing.
         """
         return index if shard is None and 0 <= index < self.count else None
 
@@ -197,7 +225,7 @@ class Source(IndexedDataset[T_co]):
 
     @property
     def read_ahead(self) -> int:
-        """How many samples are worth reading at once."""
+        """Number of samples worth reading at once."""
         return 64
 
     @cached_property
@@ -212,9 +240,7 @@ class Source(IndexedDataset[T_co]):
         return self.replace(seed=seed)
 
     def fetch(self, positions: Int64Array, reading: ReadContext) -> list[T_co | Failed]:
-        """Return the samples at positions, or their substitutes; failed ones as
-        `Failed`.
-        """
+        """Return the samples or substitutes at positions; `Failed` for damaged ones."""
         size = self.size
         if reading.attempt or reading.listed is not None or not size:
             return self._fetch_listed(positions, reading)
@@ -256,9 +282,7 @@ class Source(IndexedDataset[T_co]):
         reading: ReadContext,
         failed: OSError | MemoryError,
     ) -> list[T_co | Failed]:
-        """What the system refuses is no fault of a sample: tried again, then an
-        error.
-        """
+        """Retry a read that the system refused, then raise; no sample is at fault."""
         try:
             if isinstance(failed, MemoryError):
                 raise failed
@@ -270,7 +294,7 @@ class Source(IndexedDataset[T_co]):
             raise ShardError(os_error_message(refused, self.location)) from short
 
     def samples_at(self, positions: Int64Array, attempt: int) -> Int64Array:
-        """Return the samples at positions; of a later attempt, their substitutes."""
+        """Return the sample indices of positions, or of their substitutes."""
         if self.count == 0:
             raise EmptyDatasetError(f"{self.message_name} has no samples to read")
         if attempt == 0:
@@ -282,17 +306,28 @@ class Source(IndexedDataset[T_co]):
 # Runs of neighbouring samples of a source.
 
 Window = tuple[int, int]
-"""The first sample and the one after the last."""
+"""Index of the first sample and of the one after the last."""
 
 
 def narrowed(name: str, whole: Window, start: int, stop: int) -> Window:
-    """Of the samples in `whole`, those from number `start` to before `stop`.
+    """Return the window of samples `start` to `stop` within the window `whole`.
 
-    Raises `ConfigError` for numbers beyond them, and `EmptyDatasetError` when none is
-    left; both call the source `name`.
+    Args:
+        name: Name of the source, for messages.
+        whole: The window to narrow.
+        start: First sample, counted from the start of `whole`.
+        stop: Sample after the last one, counted from the start of `whole`.
 
-    >>> narrowed("letters", (10, 20), 2, 5)
-    (12, 15)
+    Returns:
+        The narrowed window.
+
+    Raises:
+        ConfigError: If the range exceeds `whole`.
+        EmptyDatasetError: If the range is empty.
+
+    Example:
+        >>> narrowed("letters", (10, 20), 2, 5)
+        (12, 15)
     """
     first, last = whole
     if not 0 <= start <= stop <= last - first:
@@ -312,28 +347,38 @@ def narrowed(name: str, whole: Window, start: int, stop: int) -> Window:
 
 @dataclass(frozen=True, slots=True)
 class Subset:
-    """A run of neighbouring samples: those from one number on, up to another, and of
-    these a part.
+    """A contiguous range of samples, and a fraction of that range.
 
-    `samples` are the numbers, the second None for all that follow; `ratios` the part,
-    each from 0 to 1. Bounds are whole: `int(number * ratio)` in floating point, as in
-    Energon, so that one file means the same samples in both. Neighbouring ranges share
-    no sample and leave none out.
+    Bounds are `int(number * ratio)` in floating point, as in Energon, so that a file
+    selects the same samples in both. Neighbouring ranges neither overlap nor leave
+    gaps.
 
-    >>> Subset(ratios=(0.5, 1.0)).bounds(7)
-    (3, 7)
-    >>> Subset(samples=(2, 6)).within(Subset(ratios=(0.0, 0.5))).bounds(7)
-    (2, 4)
+    Attributes:
+        samples: First sample and the one after the last, which may be None for all;
+            None for the whole dataset.
+        ratios: Start and end of the fraction, from 0 to 1.
+
+    Example:
+        >>> Subset(ratios=(0.5, 1.0)).bounds(7)
+        (3, 7)
+        >>> Subset(samples=(2, 6)).within(Subset(ratios=(0.0, 0.5))).bounds(7)
+        (2, 4)
     """
 
     samples: tuple[int, int | None] | None = None
     ratios: tuple[float, float] = (0.0, 1.0)
 
     def bounds(self, total: int) -> tuple[int, int]:
-        """Return the first of `total` samples that belongs to it, and the one after the
-        last.
+        """Return the window of this subset among `total` samples.
 
-        Raises `ConfigError` when it asks for more samples than there are.
+        Args:
+            total: Number of samples of the dataset.
+
+        Returns:
+            Index of the first sample and of the one after the last.
+
+        Raises:
+            ConfigError: If the subset exceeds `total`.
         """
         start, end = self.samples or (0, None)
         if end is None:
@@ -347,7 +392,7 @@ class Subset:
         return start + int((end - start) * first), start + int((end - start) * last)
 
     def within(self, outer: Subset) -> Subset:
-        """Return what `outer` takes of this one; `outer` gives ratios only."""
+        """Return this subset reduced to the ratios of `outer`."""
         first, last = self.ratios
         size = last - first
         ratios = tuple(first + ratio * size for ratio in outer.ratios)
@@ -364,18 +409,17 @@ class Subset:
 
 
 def nested(inner: Subset | None, outer: Subset | None) -> Subset | None:
-    """Of two subsets, the one that is meant by both together."""
+    """Return the subset that combines two nested ones; None means no restriction."""
     if inner is None or outer is None:
         return inner or outer
     return inner.within(outer)
 
 
 class ShardedSource(Source[T_co]):
-    """The samples of some shards, one after the other; or of these a `window`: the
-    first sample and the one after the last.
+    """The samples of a list of shards in order, optionally restricted to a `window`.
 
-    Subclasses give `shards`, the names that tell them apart, `counts`, the samples in
-    each, `location`, the folder or file, and `read_shard`.
+    Subclasses implement `shards` (unique names), `counts` (samples per shard),
+    `location` (folder or file) and `read_shard`.
     """
 
     order_name = "ShardedSource"
@@ -385,8 +429,7 @@ class ShardedSource(Source[T_co]):
     window: Window | None = None
     excluded: tuple[int, ...] = ()
     earlier_name: str | None = None
-    """What the folder was called when a run began, which its order is keyed by, if not
-    as now."""
+    """Name of the folder when the run began, if it has been renamed; keys the order."""
 
     def called(self, name: str) -> Self:
         """Return the same source under an earlier name of its folder."""
@@ -394,17 +437,26 @@ class ShardedSource(Source[T_co]):
 
     @abstractmethod
     def read_shard(self, shard: int, numbers: list[int]) -> Sequence[T_co | Failed]:
-        """Return samples of one shard, numbers ascending."""
+        """Return samples of one shard; `numbers` are ascending."""
 
     def _key(self, shard: int, number: int) -> str | None:
-        """Return the key of a sample."""
+        """Return the key of a sample, None if it has none."""
         return None
 
     def part(self, start: int, stop: int) -> Self:
-        """Return the same source with the samples from `start` to before `stop` only.
+        """Return the same source restricted to the samples from `start` to before
+        `stop`.
 
-        Raise `ConfigError` for numbers beyond `stored_count`, `EmptyDatasetError` if
-        none is left.
+        Args:
+            start: First sample, counted among `stored_count`.
+            stop: Sample after the last one.
+
+        Returns:
+            The restricted source.
+
+        Raises:
+            ConfigError: If the range exceeds `stored_count`.
+            EmptyDatasetError: If the range is empty.
         """
         return self.replace(
             window=narrowed(self.message_name, self._bounds, start, stop)
@@ -416,7 +468,7 @@ class ShardedSource(Source[T_co]):
 
     @cached_property
     def stored_count(self) -> int:
-        """How many samples there are, excluded ones too."""
+        """Number of samples, including excluded ones."""
         start, stop = self._bounds
         return stop - start
 
@@ -469,21 +521,33 @@ class ShardedSource(Source[T_co]):
                 yield path, max(0, first), min(size, last)
 
     def locate(self, indices: Int64Array) -> tuple[Int64Array, Int64Array]:
-        """Return for each sample its shard, a position in `shards`, and its number in
-        the shard; read nothing.
+        """Return the shard and the number in the shard of each sample; reads nothing.
+
+        Args:
+            indices: int64 (n,), the samples.
+
+        Returns:
+            Indices into `shards`, and numbers within these shards, int64 (n,) each.
         """
         return self._located(self._stored(indices))
 
     def indices(self, shards: Int64Array, numbers: Int64Array) -> Int64Array:
-        """Return the samples that lie at these numbers of these shards, the inverse of
-        `locate`; -1 for one outside of the part that is read.
+        """Return the samples with these numbers in these shards; the inverse of
+        `locate`.
+
+        Args:
+            shards: int64 (n,), indices into `shards`.
+            numbers: int64 (n,), numbers within these shards.
+
+        Returns:
+            int64 (n,), -1 for samples outside of the window or excluded ones.
         """
         start, stop = self._bounds
         stored = self._firsts[shards] + numbers
         return np.where((stored >= start) & (stored < stop), stored - start, -1)
 
     def read(self, indices: Int64Array) -> list[T_co | Failed]:
-        """As `Source` says; shard by shard, each from front to back."""
+        """Implement `Source.read` shard by shard, each from front to back."""
         stored = self._stored(indices)
         order = np.argsort(stored, kind="stable")
         shards, numbers = self._located(stored[order])
@@ -524,14 +588,17 @@ class ShardedSource(Source[T_co]):
         return size
 
     def index_ranges(self, shard: int) -> Sequence[Ranges]:
-        """Return what is read of a shard before it is known where its samples lie, as
-        for `Files.plan`; nothing if only reading tells.
+        """Return the ranges to read before the locations of samples are available.
+
+        In the format of `Files.plan`; empty if locations are only available after
+        reading.
         """
         return ()
 
     def sample_ranges(self, shard: int, numbers: Sequence[int]) -> Sequence[Ranges]:
-        """Return where samples of one shard lie, numbers ascending; nothing if what is
-        read before has them.
+        """Return the ranges of samples of one shard; `numbers` are ascending.
+
+        Empty if `index_ranges` already cover the samples.
         """
         return ()
 
@@ -541,13 +608,13 @@ class ShardedSource(Source[T_co]):
 
     @cached_property
     def _expected(self) -> tuple[set[int], list[Int64Array]]:
-        """Shards that were expected to be read, and samples of which it is not known
-        where.
+        """Shards that were requested, and samples whose locations are not available
+        yet.
         """
         return set(), []
 
     def _stored(self, indices: Int64Array) -> Int64Array:
-        """Samples as they are numbered in all shards."""
+        """Map indices to numbers among the samples of all shards."""
         return indices + self._bounds[0] if self._bounds[0] else indices
 
     def _located(self, stored: Int64Array) -> tuple[Int64Array, Int64Array]:
@@ -556,7 +623,7 @@ class ShardedSource(Source[T_co]):
 
     @cached_property
     def _firsts(self) -> Int64Array:
-        """The number of samples before each shard."""
+        """Number of samples before each shard."""
         counts = np.array(self.counts, dtype=np.int64)
         return np.cumsum(counts) - counts
 

@@ -1,7 +1,8 @@
-"""Tar shards: the files of one sample in memory, and whole shards by their headers.
+"""Tar shards: parsing members from memory, and scanning whole shards by headers.
 
-Plain headers, as nearly all tars have them, are parsed here; all others, of GNU, PAX
-and older ones, by `tarfile`. The checksum of every header is compared.
+Plain headers, which nearly all tars have, are parsed here; GNU, PAX and older headers
+by `tarfile`. The checksum of every header is verified. The second half compares shards
+with their index, their record and their checksums.
 """
 
 from __future__ import annotations
@@ -81,9 +82,9 @@ Read = Callable[[int, int], bytes]
 
 
 class TarMember(NamedTuple):
-    """A regular file in a tar: its payload is the `size` bytes from `offset`.
+    """A regular file in a tar: `size` bytes of payload from `offset`.
 
-    `header` is where the first header that belongs to it starts.
+    `header` is the offset of its first header.
     """
 
     name: str
@@ -93,9 +94,7 @@ class TarMember(NamedTuple):
 
 
 class ScannedSample(NamedTuple):
-    """A sample of a shard, its parts by name; `offset` is where its first header
-    starts.
-    """
+    """A sample of a shard and its parts; `offset` is the start of its first header."""
 
     key: str
     offset: int
@@ -103,18 +102,22 @@ class ScannedSample(NamedTuple):
 
     @property
     def parts_crc32(self) -> int:
-        """What a `ShardRecord` knows the names of the parts by."""
+        """CRC-32 of the part names, as in `ShardRecord.parts_crc32`."""
         return zlib.crc32(repr([part.name for part in self.parts]).encode())
 
 
 @dataclass(frozen=True, slots=True)
 class ShardScan:
-    """What a shard consists of.
+    """Result of scanning a shard.
 
-    `end` is where the last sample ends: where the end mark starts, or the file ends.
-    `size` is that of the file, `headers` the CRC-32 of its headers one after the other,
-    extensions and all, `ends` that of its first and last bytes. `left_out`: names of
-    files that belong to no sample, except for those below a top folder `__...__`.
+    Attributes:
+        samples: The samples in order.
+        end: Offset of the end mark, or size of the file without one.
+        size: Size of the file.
+        headers: CRC-32 of all headers, concatenated, including extensions.
+        ends: CRC-32 of the first and last bytes.
+        left_out: Names of files that belong to no sample, except below `__...__`
+            folders.
     """
 
     samples: list[ScannedSample]
@@ -126,8 +129,9 @@ class ShardScan:
 
 
 def plain_header(data: bytes, at: int) -> tuple[str, int] | None:
-    """Return name and size of the file whose header is the block of `data` at `at`;
-    None if it is no plain header of a regular file, or a damaged one.
+    """Parse the plain header at `at`; return name and size of the regular file.
+
+    Returns None for other headers and for damaged ones.
     """
     name, digits, end, checksum, type_flag, prefix = _FIELDS.unpack_from(data, at)
     length = name.find(b"\0")
@@ -148,9 +152,11 @@ def plain_header(data: bytes, at: int) -> tuple[str, int] | None:
 
 
 def _sum_of(checksum: bytes) -> int:
-    """The low half of Adler-32 is 1 + the sum of all bytes, modulo 65521; a checksum is
-    that sum with its own bytes as spaces. Of the sums that there can be, two at most
-    have one remainder. -1, which no half is, where the field is no checksum.
+    """Compute a header checksum from Adler-32, or return -1 if the field is not one.
+
+    The low half of Adler-32 is 1 + the sum of all bytes, modulo 65521. The header
+    checksum is that sum with the checksum field as spaces; at most two possible sums
+    have the same remainder.
     """
     digits = checksum.rstrip(b"\0 ")
     try:
@@ -166,11 +172,18 @@ def _sum_of(checksum: bytes) -> int:
 
 
 def members(data: bytes, location: str) -> list[TarMember]:
-    """Return the regular files whose headers and payloads are `data`.
+    """Return the regular files in `data`; other members are left out.
 
-    Other kinds of members are left out. Raise `ShardError` for links that would be
-    parts, and for anything that is not whole headers, with the right checksums, and
-    payloads; `where` is what it calls the bytes.
+    Args:
+        data: Complete headers and payloads.
+        location: Name of the bytes in errors.
+
+    Returns:
+        The files in order.
+
+    Raises:
+        ShardError: If a link would be a part, a header is damaged, or bytes are left
+            over.
     """
     files, at = walk(lambda at, size: data[at : at + size], len(data), location)
     if at != len(data):
@@ -182,10 +195,18 @@ def members(data: bytes, location: str) -> list[TarMember]:
 
 
 def walk(read: Read, stop: int, location: str) -> tuple[list[TarMember], int]:
-    """Return the regular files before `stop` or the end mark, in order, and where that
-    is. `read(offset, size)` gives bytes, fewer past the end.
+    """Return the regular files before `stop` or the end mark, and where that is.
 
-    Raise `ShardError` where there is no valid header, or a payload runs over `stop`.
+    Args:
+        read: Returns bytes for an offset and a size; fewer past the end.
+        stop: Offset to stop at.
+        location: Name of the file in errors.
+
+    Returns:
+        The files in order, and the offset of the end mark, or `stop`.
+
+    Raises:
+        ShardError: If a header is invalid, or a payload exceeds `stop`.
     """
     files = []
     at = 0
@@ -204,16 +225,17 @@ def walk(read: Read, stop: int, location: str) -> tuple[list[TarMember], int]:
 
 
 def padded(size: int) -> int:
-    """Return how many bytes a payload of `size` bytes takes."""
+    """Return the size of a payload with padding to whole blocks."""
     return size + (-size % BLOCK)
 
 
 def _member(
     read: Read, begin: int, stop: int, location: str
 ) -> tuple[TarMember | None, int]:
-    """Return the file whose headers, of any kind, begin at `begin`, and where it ends;
-    None for a folder, a device or a link of no sample, and for the end mark, which is
-    as if it had no bytes.
+    """Return the file whose first header is at `begin`, and the offset of its end.
+
+    The file is None for folders, devices and irrelevant links, and for the end mark,
+    whose end equals `begin`.
     """
     block = read(begin, BLOCK)
     if block == _ZEROS:
@@ -290,8 +312,9 @@ def _long_name(data: bytes, location: str) -> bytes:
 
 
 def _pax_records(data: bytes, location: str) -> Iterator[tuple[bytes, bytes]]:
-    """Records "length keyword=value" and a newline, each length counting the whole
-    record.
+    """Yield keyword and value of PAX records, "length keyword=value" and a newline.
+
+    The length counts the whole record.
     """
     at = 0
     while at < len(data):
@@ -342,9 +365,7 @@ def is_header(block: bytes) -> bool:
 
 
 def first_key(head: bytes) -> str | None:
-    """Return the key of the sample that starts with these bytes, if a header of theirs
-    says it.
-    """
+    """Return the key of the sample at the start of `head`; None if unreadable."""
     at = -1
     end = 0
     while at < end < len(head):
@@ -362,16 +383,13 @@ def first_key(head: bytes) -> str | None:
 
 
 def is_aside(name: str) -> bool:
-    """Return whether a member lies below a top folder `__...__`, whose files are of no
-    sample.
-    """
+    """Return whether a member is below a top folder `__...__`, which is not read."""
     top = name.partition("/")[0] if name.startswith("__") else ""
     return len(top) >= 4 and top.endswith("__")
 
 
 def split_name(name: str) -> tuple[str, str] | None:
-    """Return the key and the part of a member's name; None for a member that belongs to
-    no sample.
+    """Split a member's name into key and part; None if it belongs to no sample.
 
     The last component of the path is cut at its first dot. Names without a dot, and
     everything below a top folder called `__...__`, belong to no sample.
@@ -396,8 +414,7 @@ def split_name(name: str) -> tuple[str, str] | None:
 
 @lru_cache(maxsize=4096)
 def index_path(tar: str) -> str:
-    """Return where the index of a shard lies: beside it, with `.tar.idx` for the last
-    suffix.
+    """Return the path of the index of a shard: the last suffix becomes `.tar.idx`.
 
     >>> index_path("parts/data.0.tar")
     'parts/data.0.tar.idx'
@@ -406,7 +423,7 @@ def index_path(tar: str) -> str:
 
 
 def ends_crc(read: Read, size: int) -> int:
-    """Return the CRC-32 of the first and the last bytes of a file of `size` bytes.
+    """Return the CRC-32 of the first and last `END_BYTES` of a file of `size` bytes.
 
     >>> data = bytes(100_000)
     >>> ends_crc(lambda at, size: data[at : at + size], len(data)) == zlib.crc32(
@@ -420,10 +437,17 @@ def ends_crc(read: Read, size: int) -> int:
 
 
 def scan(path: str | Path) -> ShardScan:
-    """Return the samples of a tar, found by reading its headers only, all verified.
+    """Scan the headers of a tar, verify them, and return its samples.
 
-    Raise `ShardError`, naming the shard, if it cannot be read, is compressed, truncated
-    or damaged, goes on after its end mark, or has the same file twice in one sample.
+    Args:
+        path: The shard, local or a URL.
+
+    Returns:
+        The samples and checksums.
+
+    Raises:
+        ShardError: If the shard cannot be read, is compressed, truncated or damaged,
+            has data after its end mark, or has two files of one name in a sample.
     """
     location = os.fspath(path)
     files = files_at(location)
@@ -490,7 +514,7 @@ def _check_parts(sample: ScannedSample, location: str) -> None:
 
 
 def samples_of(files: Iterable[TarMember]) -> Iterator[ScannedSample]:
-    """Yield the samples that files of a shard make: neighbours with one key."""
+    """Group the files of a shard into samples: neighbours with the same key."""
     named = (
         (split, member)
         for member in files
@@ -503,7 +527,7 @@ def samples_of(files: Iterable[TarMember]) -> Iterator[ScannedSample]:
 
 
 def check_unpacked(block: bytes, location: str) -> None:
-    """Raise `ShardError` for a file that is compressed, by how it begins."""
+    """Raise `ShardError` for a compressed file, detected by its first bytes."""
     compression = next(
         (
             compression
@@ -535,8 +559,7 @@ _ADD_CHECKSUMS = "energize prepare --checksums FOLDER"
 
 
 def checksums_path(tar: str) -> str:
-    """Return where the checksums of a shard lie: beside it, with `.tar.crc` for the
-    last suffix.
+    """Return the path of the checksums of a shard: the last suffix becomes `.tar.crc`.
 
     >>> checksums_path("parts/data.0.tar")
     'parts/data.0.tar.crc'
@@ -545,11 +568,21 @@ def checksums_path(tar: str) -> str:
 
 
 def check_shard(files: Files, path: str, count: int, record: ShardRecord | None) -> int:
-    """Compare a shard of `count` samples and its index with what was prepared. Where
-    that is not known, with each other, where it costs little; a stale index is found by
-    it. Return its size.
+    """Compare a shard and its index with their record, or with each other.
 
-    Raise `ShardError` naming the files if they cannot be read or disagree.
+    Without a record, only cheap checks are made, which detect a stale index.
+
+    Args:
+        files: Reads the shard.
+        path: The shard.
+        count: Number of samples by `.info.json`.
+        record: What preparing recorded; None without a record.
+
+    Returns:
+        Size of the shard in bytes.
+
+    Raises:
+        ShardError: If the files cannot be read or disagree.
     """
     index = index_path(path)
     with os_errors_as(ShardError):
@@ -621,7 +654,7 @@ def _check_crc(path: str, subject: str, actual: int, expected: int) -> None:
 
 
 def check_checksums(files: Files, path: str, count: int, expected: int | None) -> None:
-    """Compare the checksums of a shard with what was written, which has to be known."""
+    """Raise `ShardError` unless the checksum file of a shard is the recorded one."""
     file = checksums_path(path)
     with os_errors_as(ShardError):
         size = files.size(file)
@@ -640,15 +673,13 @@ def check_checksums(files: Files, path: str, count: int, expected: int | None) -
 
 
 def read_checksums(files: Files, path: str, numbers: Sequence[int]) -> list[int]:
-    """Return those of these samples, numbers ascending, as they were written."""
+    """Return the recorded checksums of samples; `numbers` are ascending."""
     entries = read_entries(files, path, numbers, CHECKSUM, CHECKSUM)
     return [int.from_bytes(data, "little") for data in entries]
 
 
 def changed(location: str, data: bytes, expected: int, path: str) -> Failed:
-    """Return what takes the place of a sample whose bytes `data` have another
-    checksum.
-    """
+    """Return the failure of a sample whose bytes do not match their checksum."""
     message = (
         f"{location}: its checksum is {zlib.crc32(data):08x}, and was {expected:08x} "
         "when checksums were written: its bytes have changed since. Copy the file "
@@ -659,7 +690,7 @@ def changed(location: str, data: bytes, expected: int, path: str) -> Failed:
 
 
 def disagreement(path: str, reason: str) -> ShardError:
-    """Return the error for a shard whose content is not what its index says."""
+    """Return the error for a shard that contradicts its index."""
     return ShardError(
         f"{path} and its index {index_path(path)} do not belong together: {reason}. "
         "Copy both again from where they do, or run `energize prepare` again"

@@ -1,4 +1,8 @@
-"""Samples of prepared folders of tar shards, read at random."""
+"""Sources of prepared folders of tar shards, with random access.
+
+`WebdatasetSource` reads samples through the indexes of the shards; `read_split`
+resolves a split of `.nv-meta` to shards, counts and excluded samples.
+"""
 
 from __future__ import annotations
 
@@ -56,8 +60,10 @@ _OWN = 4  # entries of a sample that are no parts
 
 
 def _is_plain(data: bytes, end: int, sample: dict[str, Any]) -> bool:
-    """Return whether `data[:end]` is files of one sample with plain headers; they are
-    added to `sample` then, and their key; no more than one more than it may have.
+    """Add the parts of one sample of plain headers to `sample`.
+
+    Returns whether `data[:end]` is such a sample. Adds at most one part more than the
+    limit.
     """
     at = 0
     begin = ""
@@ -92,44 +98,54 @@ def _failed(location: str, reason: str) -> Failed:
 
 
 def place_in(path: str, number: int, key: str | None) -> str:
-    """Return what messages call a sample of a shard."""
+    """Return the location of a sample of a shard, for messages."""
     return f"{path}, sample {'' if key is None else f'{key!r} '}(index {number})"
 
 
 class WebdatasetSource(ShardedSource[dict[str, Any]]):
-    """The raw samples of one split part of a folder prepared by `energize prepare` or
-    Energon.
+    """The raw samples of one split of a prepared folder of tar shards.
 
-    A sample is a new dict of its parts as bytes, by part name ("jpg", "meta.json"), in
-    the order of the shard, after four entries that say where it is from: `__key__`,
-    `__dataset__` (the path as given), `__shard__` (the shard's name in the dataset) and
-    `__index__` (the sample's number in the shard).
+    `energize prepare` or Energon prepare folders. A sample is a new dict: `__key__`,
+    `__dataset__` (the path as specified), `__shard__` (name of the shard in the
+    dataset), `__index__` (number in the shard), then the parts as bytes by part name
+    ("jpg", "meta.json"), in shard order.
 
-    Opening reads `.nv-meta` only; memory and time do not depend on the number of
-    samples. A shard is opened when a sample of it is first asked for, and compared with
-    what preparing wrote down of it (`.nv-meta/shards.json`, see `docs/storage.md`).
-    With `checksums` every sample is compared with the checksum that `energize prepare
-    --checksums` wrote for it; one that differs is damaged. Samples named by `exclude`
-    in the split file do not exist here. The identity, and with it every order, depends
-    on the folder's name, the shards and the split part, not on where the folder is
-    mounted.
+    Opening reads `.nv-meta` only; its time and memory are independent of the number of
+    samples. A shard is opened at its first sample, and compared with the record of its
+    preparation (`.nv-meta/shards.json`, see `docs/storage.md`). Samples excluded by the
+    split file do not exist here. The identity, which keys the order, depends on the
+    folder's name, the shards and the split, not on the mount point.
 
-    Raises `DatasetNotFoundError`, `NotPreparedError` (also without checksums that are
-    asked for), `SplitError` or `EmptyDatasetError` when it is made. Reading raises
-    `ShardError` when a shard is missing, cut off or not the one that was prepared; a
-    single damaged sample is a `Failed` with a `DataError`.
+    Reading raises `ShardError` if a shard is missing, truncated or not the prepared
+    one; a single damaged sample is a `Failed` with a `DataError`.
 
-    >>> import tempfile, webdataset
-    >>> from energize.preparation import prepare
-    >>> folder = tempfile.mkdtemp()
-    >>> with webdataset.TarWriter(f"{folder}/0.tar") as shard:
-    ...     _ = shard.write({"__key__": "cat", "txt": "a cat"})
-    >>> _ = prepare(
-    ...     folder, split_ratios={"train": 1}, sample_type="TextSample", workers=1
-    ... )
-    >>> sample = WebdatasetSource(folder)[0]
-    >>> sample["__key__"], sample["__shard__"], sample["txt"]
-    ('cat', '0.tar', b'a cat')
+    Args:
+        path: The prepared folder, local or a URL.
+        split_part: Name of the split.
+        split_config: Name of the split file in `.nv-meta`; None for `split.yaml`.
+        checksums: Whether to compare each sample with the checksum written by `energize
+            prepare --checksums`; samples that differ are damaged.
+        seed: Seed of the order.
+        occurrence: Distinguishes several uses of the same folder.
+
+    Raises:
+        DatasetNotFoundError: If the folder does not exist.
+        NotPreparedError: If the folder is not prepared, or has no checksums.
+        SplitError: If the split does not exist or is invalid.
+        EmptyDatasetError: If the split has no samples.
+
+    Example:
+        >>> import tempfile, webdataset
+        >>> from energize.preparation import prepare
+        >>> folder = tempfile.mkdtemp()
+        >>> with webdataset.TarWriter(f"{folder}/0.tar") as shard:
+        ...     _ = shard.write({"__key__": "cat", "txt": "a cat"})
+        >>> _ = prepare(
+        ...     folder, split_ratios={"train": 1}, sample_type="TextSample", workers=1
+        ... )
+        >>> sample = WebdatasetSource(folder)[0]
+        >>> sample["__key__"], sample["__shard__"], sample["txt"]
+        ('cat', '0.tar', b'a cat')
     """
 
     order_name = "WebdatasetSource"
@@ -141,14 +157,12 @@ class WebdatasetSource(ShardedSource[dict[str, Any]]):
     counts: tuple[int, ...]
     excluded: tuple[int, ...]
     window: tuple[int, int] | None
-    """Of the samples of `shards`, excluded ones too, the first and the one after the
-    last; None for all."""
+    """First sample and the one after the last, including excluded ones; None for all.
+    """
     records: tuple[ShardRecord, ...] | None
-    """What preparing saw of each of the shards; None where it did not write that
-    down."""
+    """Records of the shards from their preparation; None without records."""
     origin: ConvertedFrom | None
-    """The loose files that it was made of, as which it is known: a run goes on with
-    either."""
+    """The loose files that were converted, whose identity this source keeps."""
     checksums: bool
 
     @own_errors
@@ -188,11 +202,22 @@ class WebdatasetSource(ShardedSource[dict[str, Any]]):
         )
 
     def part(self, start: int, stop: int) -> Self:
-        """Return the same source with the samples from `start` to before `stop` only.
+        """Return the same source restricted to the samples from `start` to before
+        `stop`.
 
-        These are numbers among `stored_count` samples, excluded ones too: to exclude a
-        sample moves no other one into a part or out of it. Raise `ConfigError` for
-        numbers beyond that, and `EmptyDatasetError` if no sample is left.
+        Numbers include excluded samples, so that excluding a sample does not move
+        others between parts.
+
+        Args:
+            start: First sample, counted among `stored_count`.
+            stop: Sample after the last one.
+
+        Returns:
+            The restricted source.
+
+        Raises:
+            ConfigError: If the range exceeds `stored_count`.
+            EmptyDatasetError: If no sample is left.
         """
         start, stop = narrowed(self.message_name, self._bounds, start, stop)
         if self.origin is not None:  # whose parts keep all files
@@ -226,7 +251,7 @@ class WebdatasetSource(ShardedSource[dict[str, Any]]):
         return tuple(self._columns.columns)
 
     def _column(self, name: str) -> Column:
-        """As `energize prepare --column` measured it."""
+        """Load a column measured by `energize prepare --column`."""
         counts = dict(zip(self.shards, self.counts, strict=True))
         whole = column_of(self.path, self._columns, name, counts)
         start, stop = self._bounds
@@ -292,7 +317,7 @@ class WebdatasetSource(ShardedSource[dict[str, Any]]):
         return super().settings() | shards
 
     def location_in_shard(self, shard: int, number: int) -> str:
-        """Dataset, shard, key (where it can be read) and number of a sample."""
+        """Return dataset, shard, key (if readable) and number of a sample."""
         return place_in(self._path(shard), number, self._key(shard, number))
 
     @property
@@ -306,9 +331,16 @@ class WebdatasetSource(ShardedSource[dict[str, Any]]):
         return np.where((positions < 0) | np.isin(stored, self.excluded), -1, left)
 
     def keys(self, indices: Int64Array) -> list[str | None]:
-        """Return the keys of the samples `indices`, None for one whose head is damaged.
+        """Return the keys of samples, reading only the head of each.
 
-        Only the head of each sample is read. Raise `ShardError` as reading does.
+        Args:
+            indices: int64 (n,), the samples.
+
+        Returns:
+            One key per sample; None if the head is damaged.
+
+        Raises:
+            ShardError: As for reading.
         """
         located = zip(
             *(values.tolist() for values in self.locate(indices)), strict=True
@@ -368,7 +400,7 @@ class WebdatasetSource(ShardedSource[dict[str, Any]]):
     def _checked(
         self, shard: int, sample: dict[str, Any] | Failed, data: bytes, end: int
     ) -> dict[str, Any] | Failed:
-        """Look at what follows a sample, and how many parts it has."""
+        """Check the bytes after a sample, and its number of parts."""
         if isinstance(sample, Failed):
             return sample
         key = sample["__key__"]
@@ -388,8 +420,9 @@ class WebdatasetSource(ShardedSource[dict[str, Any]]):
     def _any_sample(
         self, shard: int, data: bytes, sample: dict[str, Any]
     ) -> dict[str, Any] | Failed:
-        """Return a sample with headers of any kind, or why there is none; raise
-        `ShardError` if the index is of another shard.
+        """Parse a sample with headers of any kind, or return why it failed.
+
+        Raises `ShardError` if the index belongs to another shard.
         """
         path = self._path(shard)
         number = sample["__index__"]
@@ -440,9 +473,7 @@ class WebdatasetSource(ShardedSource[dict[str, Any]]):
         return sample
 
     def _agrees(self, shard: int) -> bool:
-        """Return whether most samples start where the index says: not so when it is of
-        another shard.
-        """
+        """Return whether most samples start where the index says."""
         count = self.counts[shard]
         (path, size) = self._opened(shard)
         starts, *_ = self._spans_of(shard, range(0, count, max(1, count // _PROBES)))
@@ -453,10 +484,10 @@ class WebdatasetSource(ShardedSource[dict[str, Any]]):
     def _spans_of(
         self, shard: int, numbers: Sequence[int]
     ) -> tuple[list[int], list[int], list[int]]:
-        """Return the first byte of each of these samples, in ascending order, the byte
-        after it, and the one up to which it is read: without a record of how the shard
-        was prepared, what follows a sample is looked at too, for an index entry that
-        points too early.
+        """Return start, end and read limit of samples, in ascending order.
+
+        Without a record of the shard, bytes after a sample are read too, to detect
+        index entries that point too early.
         """
         path, size = self._opened(shard)
         if self.counts[shard] * ENTRY < KEPT:
@@ -488,10 +519,7 @@ class WebdatasetSource(ShardedSource[dict[str, Any]]):
         return starts, stops, [min(stop + tar.NAME_BYTES, size) for stop in stops]
 
     def _opened(self, shard: int) -> tuple[str, int]:
-        """Return the path of a shard, and its bytes; when this process first asks for
-        it, what can be compared with its index and its record at little cost is
-        compared.
-        """
+        """Return path and size of a shard; check it cheaply when first used."""
         opened = self._read_from.get(shard)
         if opened is None:
             path = self._path(shard)
@@ -519,7 +547,7 @@ class WebdatasetSource(ShardedSource[dict[str, Any]]):
         return [(self._path(shard), starts, ends)]
 
     def _stored(self, indices: Int64Array) -> Int64Array:
-        """Samples as they are numbered in the shards, with the excluded ones."""
+        """Map indices to numbers among all stored samples, including excluded ones."""
         if self.excluded:
             indices = indices + np.searchsorted(self._shifts, indices, side="right")
         return indices + self._bounds[0]
@@ -530,23 +558,27 @@ class WebdatasetSource(ShardedSource[dict[str, Any]]):
 
     @cached_property
     def _shifts(self) -> Int64Array:
-        """For each excluded sample, how many of the others come before it."""
+        """For each excluded sample, the number of included ones before it."""
         excluded = np.array(self.excluded, dtype=np.int64) - self._bounds[0]
         return excluded - np.arange(len(excluded))
 
     @cached_property
     def _read_from(self) -> dict[int, tuple[str, int]]:
-        """The shards that this process has read from: their paths and bytes."""
+        """Shards already opened by this process: path and size."""
         return {}
 
 
 class SplitShards(NamedTuple):
-    """The shards of a split part in their order, with the number of samples in each.
+    """The shards of a split in order, and which of their samples belong to it.
 
-    `excluded` are samples to leave out: their numbers among those of all the shards,
-    ascending. `records` is what preparing saw of the shards, None where that is not
-    known. `window`: of the samples of the shards, the first and the one after the last;
-    None for all. `origin`: what they were converted from, if all of that is there.
+    Attributes:
+        shards: Names of the shards.
+        counts: Samples per shard.
+        excluded: Ascending numbers of excluded samples, among those of all the shards.
+        records: Records from preparation; None without records.
+        window: First sample of the split and the one after the last; None for all.
+        origin: The loose files of the conversion; None if not converted, or not
+            complete.
     """
 
     shards: tuple[str, ...]
@@ -558,12 +590,23 @@ class SplitShards(NamedTuple):
 
 
 def read_split(path: Path, split_part: str, split_config: str | None) -> SplitShards:
-    """Look a split part of the prepared folder `path` up.
+    """Resolve a split of the prepared folder `path`.
 
-    Only shards from which single samples are excluded are looked into, and those
-    without samples of which there is no record. Raise `SplitError` for an unknown part
-    and for shards or samples that are named but not there, `EmptyDatasetError` if
-    nothing is left, and what reading `.nv-meta` raises.
+    Reads only shards with individually excluded samples, and the index of empty shards
+    without a record.
+
+    Args:
+        path: The prepared folder.
+        split_part: Name of the split.
+        split_config: Name of the split file; None for `split.yaml`.
+
+    Returns:
+        The shards and samples of the split.
+
+    Raises:
+        SplitError: If the split, or a shard or sample that the file names, does not
+            exist.
+        EmptyDatasetError: If no sample is left.
     """
     shard_counts = read_info(path).shard_counts
     records = read_records(path, shard_counts)
@@ -613,7 +656,7 @@ def read_split(path: Path, split_part: str, split_config: str | None) -> SplitSh
 
 
 class _ChosenShards(NamedTuple):
-    """Shards, and of their samples the window `begin` to `end` and excluded numbers."""
+    """Shards with samples of a range: window `begin` to `end`, excluded numbers."""
 
     shards: list[str]
     begin: int
@@ -676,7 +719,7 @@ def _origin_of(
     counts: Mapping[str, int],
     records: Mapping[str, ShardRecord] | None,
 ) -> ConvertedFrom | None:
-    """Return what all these shards were converted from, None if they were not."""
+    """Return the common origin of all shards, None if they were not converted."""
     origin = records[shards[0]].origin if records else None
     if origin is None:
         return None
@@ -687,8 +730,9 @@ def _origin_of(
 def _excluded(
     entries: Iterable[str], shard_counts: Mapping[str, int], location: str
 ) -> dict[str, set[str] | None]:
-    """Return the excluded keys by shard, of entries `shard` and `shard/key`; None for a
-    whole shard.
+    """Return excluded keys by shard, from entries `shard` and `shard/key`.
+
+    None for a whole shard.
     """
     keys_of: dict[str, set[str] | None] = {}
     deepest = (
@@ -713,9 +757,7 @@ def _excluded(
 
 
 def _numbers(shard: Path, count: int, keys: set[str]) -> list[int]:
-    """Return the numbers of the samples with these keys; all of them have to be
-    there.
-    """
+    """Return the numbers of the samples with these keys; raise if any is missing."""
     samples = scan(shard).samples
     if len(samples) != count:
         raise ShardError(
@@ -733,7 +775,7 @@ def _numbers(shard: Path, count: int, keys: set[str]) -> list[int]:
 
 
 def _check_empty(shard: Path) -> None:
-    """A shard without samples is never opened; its index would tell of some."""
+    """Raise if the index of a shard without samples lists samples."""
     index = index_path(str(shard))
     size = files_at(index).size(index) if exists(index) else ENTRY
     if size != ENTRY:
