@@ -1,7 +1,6 @@
-"""energize decides what a training run reads, in which proportion, and delivers typed
-batches.
+"""Data mixing and loading for training: proportions, order, and typed batches.
 
-Names are loaded when they are first used; `__init__.pyi` is the list of them.
+Names are loaded on first use; `__init__.pyi` lists them.
 """
 
 from typing import Any

@@ -1,7 +1,7 @@
 """Task encoders, and functions for their hooks.
 
-A task encoder turns stored samples into batches for a model. The usual names are also
-in `energize`.
+A task encoder turns stored samples into batches for a model. The most common names are
+also in `energize`.
 """
 
 from energize.task.decode import SampleDecoder

@@ -1,38 +1,37 @@
-"""Every exception energize raises on purpose.
+"""All exceptions that energize raises deliberately.
 
     EnergizeError
-    ├── ConfigError                a parameter is wrong (ValueError)
+    ├── ConfigError                a parameter is invalid (ValueError)
     │   ├── WeightError            weights are missing, negative, NaN, all zero
     │   ├── MetadatasetError       a YAML metadataset, with file, line and path
-    │   ├── ReturnError            a function returned what it may not
-    │   ├── ColumnError            what is not known of samples without reading them
+    │   ├── ReturnError            a function returned an invalid value
+    │   ├── ColumnError            a column is not indexed, or invalid
     │   └── NotIndexedError        random access to a stream (TypeError)
-    ├── DatasetError               something on disk is not a usable dataset
+    ├── DatasetError               a path is not a usable dataset
     │   ├── DatasetNotFoundError   no such path (FileNotFoundError, RuntimeError)
     │   ├── NotPreparedError       the folder has no .nv-meta
     │   ├── SplitError             the split is unknown
-    │   ├── EmptyDatasetError      there is no sample to read (RuntimeError)
+    │   ├── EmptyDatasetError      there are no samples (RuntimeError)
     │   ├── ShardError             a shard is damaged, or disagrees with its index
-    │   ├── UntrustedCodeError     code of a data folder that is not trusted
+    │   ├── UntrustedCodeError     code of a data folder is not trusted
     │   └── PrepareError           a folder cannot be prepared
-    ├── SampleError                one sample: source, shard and key are in the message
-    │   ├── DataError              the bytes of a sample are bad; counted, substituted
+    ├── SampleError                one sample; the message has source, shard and key
+    │   ├── DataError              damaged bytes; counted, substituted
     │   │   └── DecodeError        a part cannot be decoded
-    │   ├── EncoderError           the user's function raised
-    │   ├── FatalSampleError       a failure that no handler may pass over
+    │   ├── EncoderError           a user's function raised
+    │   ├── FatalSampleError       a failure that no handler can skip
     │   └── SubstitutionError      no substitute could be found for an item
-    ├── NotRepeatableError         a function or a source is another at a second reading
-    ├── FailureBudgetError         more samples failed than were allowed
+    ├── NotRepeatableError         a second call or reading gave another value
+    ├── FailureBudgetError         more samples failed than allowed
     ├── StateError                 a saved state cannot be used (ValueError)
     │   ├── StateMismatchError     it belongs to another dataset
     │   └── RestoreKeyError        a restore key names no item of this dataset
-    └── LoaderError                delivery broke (RuntimeError)
+    └── LoaderError                delivery failed (RuntimeError)
         └── WorkerDiedError        a worker process was killed
 
 `SkipSample` is not an error: a user's function raises it to leave a sample out.
 
-Every class can be rebuilt from its message alone, so that it survives the way from a
-worker process to the trainer.
+Every class can be rebuilt from its message, so it can be pickled by a worker process.
 """
 
 from __future__ import annotations
@@ -85,26 +84,26 @@ _UNSEEN = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069"
     "\ud800-\udfff\ufeff]"
 )
-"""Letters that steer terminals or hide and turn text around, and halves of letters."""
+"""Characters that control terminals or reorder text, and lone surrogates."""
 
 _SPACES = re.compile(r"(\s+)")
-_MOST_LETTERS = 30_000
+_MOST_CHARACTERS = 30_000
 _LONGEST_WORD = 1000
-_TOLD = 20
+_NAMES_SHOWN = 20
 _COMPARED = 1000
 _LONGEST = 200
-"""How many known words are looked at for one like a wrong one, and of how many letters
-each."""
+"""Limits of `nearest`: known words that are compared, and characters of each."""
 
 
 class EnergizeError(Exception):
-    r"""Base of all errors that energize raises on purpose.
+    r"""Base class of all errors that energize raises deliberately.
 
-    What is quoted from files cannot act on a terminal or flood a log: control
-    characters in the message are written out, and what is very long in it is left out.
+    Messages are safe to print: control characters in quoted data are escaped, and very
+    long messages are shortened.
 
-    >>> print(EnergizeError("unknown key \x1b[31ma"))
-    unknown key \x1b[31ma
+    Example:
+        >>> print(EnergizeError("unknown key \x1b[31ma"))
+        unknown key \x1b[31ma
     """
 
     def __init__(self, *args: Any) -> None:
@@ -114,12 +113,14 @@ class EnergizeError(Exception):
 
 
 class ConfigError(EnergizeError, ValueError):
-    """A parameter has a value that cannot be used."""
+    """A parameter has an invalid value."""
 
 
 class ReturnError(ConfigError):
-    """A function returned what it may not: None, or a generator. That is no fault of a
-    sample, so nobody may leave it out.
+    """A function returned an invalid value, such as None or a generator.
+
+    This is a fault of the function, not of a sample, so `on_error="skip"` does not
+    apply.
     """
 
 
@@ -128,23 +129,19 @@ class WeightError(ConfigError):
 
 
 class MetadatasetError(ConfigError):
-    """A YAML metadataset is wrong; the message names the file, the line and the path in
-    it.
-    """
+    """A YAML metadataset is invalid; the message has file, line and path."""
 
 
 class ColumnError(ConfigError):
-    """What is asked of samples is not indexed, or is no value that could be used."""
+    """A column is not indexed, or contains an invalid value."""
 
 
 class NotIndexedError(ConfigError, TypeError):
-    """Random access or a length was asked of a dataset that can only be read as a
-    stream.
-    """
+    """Random access or a length was requested of a stream."""
 
 
 class DatasetError(EnergizeError):
-    """Something on disk is not a dataset that can be read."""
+    """A path is not a readable dataset."""
 
 
 class DatasetNotFoundError(DatasetError, FileNotFoundError, RuntimeError):
@@ -152,15 +149,15 @@ class DatasetNotFoundError(DatasetError, FileNotFoundError, RuntimeError):
 
 
 class NotPreparedError(DatasetError):
-    """The folder exists, but has no index; `energize prepare` makes one."""
+    """The folder has no index; run `energize prepare`."""
 
 
 class SplitError(DatasetError):
-    """The asked split part is not among those of the dataset."""
+    """The dataset does not have the requested split part."""
 
 
 class EmptyDatasetError(DatasetError, RuntimeError):
-    """There is no sample to read."""
+    """There are no samples to read."""
 
 
 class ShardError(DatasetError):
@@ -168,7 +165,7 @@ class ShardError(DatasetError):
 
 
 class UntrustedCodeError(DatasetError, ValueError):
-    """A data folder names code to run that the user did not trust by name."""
+    """A data folder names code that the user does not trust."""
 
 
 class PrepareError(DatasetError):
@@ -176,15 +173,14 @@ class PrepareError(DatasetError):
 
 
 class SampleError(EnergizeError):
-    """Something is wrong with one sample."""
+    """A sample is invalid."""
 
 
 class DataError(SampleError):
-    """The bytes of a sample are bad.
+    """The bytes of a sample are damaged.
 
-    It is counted against the failure budget, and a substitute takes the sample's place,
-    or padding in validation. Raise it in an encoder to have a sample of yours treated
-    the same way.
+    It counts against the failure budget, and a substitute replaces the sample (padding
+    in validation). Raise it in an encoder to treat a sample in the same way.
     """
 
 
@@ -193,15 +189,16 @@ class DecodeError(DataError):
 
 
 class EncoderError(SampleError):
-    """A function of the user raised; `__cause__` is what it raised.
+    """A user's function raised an exception, which is `__cause__`.
 
-    `sample` is what it was called with, in the process where it was called.
+    Attributes:
+        sample: The argument of the function; only in the process that called it.
     """
 
     sample: Any = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Return what travels to other processes; samples stay where they are."""
+        """Pickle the error without the sample."""
         kept = {
             name: value for name, value in self.__dict__.items() if name != "sample"
         }
@@ -209,11 +206,10 @@ class EncoderError(SampleError):
 
 
 class FatalSampleError(SampleError):
-    """A failure that ends the run, whatever `on_error` or a handler says of others.
+    """A failure that ends the run, whatever `on_error` or an error handler decides.
 
-    A handler may raise it. What is wrong with the program, and not with one sample (a
-    name or a module that is not there, memory that is full), becomes one by itself
-    under a handler.
+    Error handlers can raise it. If a handler is set, faults of the program or machine,
+    such as unknown names, missing modules and full memory, become this error.
     """
 
 
@@ -222,9 +218,7 @@ class SubstitutionError(SampleError):
 
 
 class NotRepeatableError(EnergizeError):
-    """A function returned, or a source gave, another value when it was read a second
-    time.
-    """
+    """A function or a source returned another value when called again."""
 
 
 class FailureBudgetError(EnergizeError):
@@ -236,67 +230,72 @@ class StateError(EnergizeError, ValueError):
 
 
 class StateMismatchError(StateError):
-    """A saved state belongs to another dataset; the message lists the differences by
-    name.
-    """
+    """A saved state belongs to another dataset; the message lists differences."""
 
 
 class RestoreKeyError(StateError):
-    """A restore key is none, or names no item of this dataset."""
+    """A restore key is invalid, or names no item of this dataset."""
 
 
 class LoaderError(EnergizeError, RuntimeError):
-    """Delivery of batches broke."""
+    """The delivery of batches failed."""
 
 
 class WorkerDiedError(LoaderError):
-    """A worker process ended without saying why, killed by the system for example."""
+    """A worker process ended without an exception, for example by a signal."""
 
 
 class SkipSample(Exception):  # noqa: N818 - not an error, and the name users know
     """Raised by a user's function to leave a sample out.
 
-    In an indexed dataset a substitute from the same source takes its place, so that
-    batches stay full; in validation its row is padding (`padding_rows`). A streaming
-    dataset goes on with the next sample.
+    In an indexed dataset, a substitute from the same source replaces the sample, so
+    batches stay full; in validation its row is padding (`padding_rows`). A stream
+    continues with the next sample.
 
-    >>> def encode_sample(sample):
-    ...     if not sample.caption:
-    ...         raise SkipSample
-    ...     return sample
+    Example:
+        >>> def encode_sample(sample):
+        ...     if not sample.caption:
+        ...         raise SkipSample
+        ...     return sample
     """
 
 
 def legible(text: str) -> str:
-    r"""Return a text of any origin as it may stand in a message or on a terminal.
+    r"""Return text that is safe and short enough for messages and terminals.
 
-    >>> (
-    ...     legible("a\x1b[2Jb"),
-    ...     len(legible("a" * 10**6)) < 200,
-    ...     len(legible("a " * 10**6)) <= 30_000,
-    ... )
-    ('a\\x1b[2Jb', True, True)
+    Args:
+        text: Text of any origin.
+
+    Example:
+        >>> legible("a\x1b[2Jb")
+        'a\\x1b[2Jb'
+        >>> len(legible("a" * 10**6)) < 200, len(legible("a " * 10**6)) <= 30_000
+        (True, True)
     """
     if len(text) > _LONGEST_WORD:
-        words = _SPACES.split(_shortened(text, 10 * _MOST_LETTERS))
+        words = _SPACES.split(_shortened(text, 10 * _MOST_CHARACTERS))
         text = "".join(
             _shortened(each, 80) if len(each) > _LONGEST_WORD else each
             for each in words
         )
-    return _shortened(visible(text), _MOST_LETTERS)
+    return _shortened(visible(text), _MOST_CHARACTERS)
 
 
 def visible(text: str) -> str:
-    r"""Return a text of which all letters can be seen; line ends and tabs stay.
+    r"""Escape control characters of a text, except line ends and tabs.
 
-    >>> visible("a\x1b[2Jb\nc")
-    'a\\x1b[2Jb\nc'
+    Args:
+        text: Text of any origin.
+
+    Example:
+        >>> visible("a\x1b[2Jb\nc")
+        'a\\x1b[2Jb\nc'
     """
     return _UNSEEN.sub(lambda found: ascii(found.group())[1:-1], text)
 
 
 def _shortened(text: str, most: int) -> str:
-    """Return the beginning and the end of a text of more letters."""
+    """Return the beginning and the end of a text that is too long."""
     if len(text) <= most:
         return text
     kept = (most - 25) // 2
@@ -306,19 +305,34 @@ def _shortened(text: str, most: int) -> str:
 def some(names: Iterable[object]) -> str:
     """Return the first of any number of names, for messages.
 
-    >>> some(["a", "b"]), some(range(100))[-22:]
-    ("'a', 'b'", '17, 18, 19 and 80 more')
+    Args:
+        names: The names.
+
+    Example:
+        >>> some(["a", "b"]), some(range(100))[-22:]
+        ("'a', 'b'", '17, 18, 19 and 80 more')
     """
     listed = list(names)
-    more = f" and {len(listed) - _TOLD} more" if len(listed) > _TOLD else ""
-    return ", ".join(_shortened(repr(each), 80) for each in listed[:_TOLD]) + more
+    more = (
+        f" and {len(listed) - _NAMES_SHOWN} more" if len(listed) > _NAMES_SHOWN else ""
+    )
+    return (
+        ", ".join(_shortened(repr(each), 80) for each in listed[:_NAMES_SHOWN]) + more
+    )
 
 
 def in_place_of(shards: Path) -> str:
-    """Return what to give in place of the path of a shard, or of several by a pattern.
+    """Return a hint to use the folder of a shard instead of its path.
 
-    >>> in_place_of(Path("a/{0..9}.tar")), in_place_of(Path("a"))
-    ('; shards are read by their folder: energize prepare a, and then give a', '')
+    Args:
+        shards: The path of a shard, or a pattern of several.
+
+    Returns:
+        The hint; "" for other paths.
+
+    Example:
+        >>> in_place_of(Path("a/{0..9}.tar")), in_place_of(Path("a"))
+        ('; shards are read by their folder: energize prepare a, and then give a', '')
     """
     folder = shards.parent
     told = (
@@ -329,8 +343,11 @@ def in_place_of(shards: Path) -> str:
 
 
 def nearest(word: str, known: Sequence[str]) -> str:
-    """Return a hint `; did you mean 'x'?` naming the known word most like `word`, or
-    nothing.
+    """Return the hint `; did you mean 'x'?` for a misspelt word, or "".
+
+    Args:
+        word: The misspelt word.
+        known: The valid words.
     """
     if len(word) > _LONGEST:
         return ""
@@ -343,10 +360,18 @@ def nearest(word: str, known: Sequence[str]) -> str:
 def log_exception(
     e: Exception, sample: Any, sources: Sequence[Any] | None = None
 ) -> None:
-    """Log an exception with its traceback and the files of the sample, which is left
-    out as a failed one: a `global_error_handler` of `energize.energon.WorkerConfig`.
+    """Log an exception with its traceback and the files of the sample.
 
-    >>> log_exception(ValueError("no image"), {"__key__": "a"})
+    For `global_error_handler` of `energize.energon.WorkerConfig`. The sample is left
+    out.
+
+    Args:
+        e: The exception.
+        sample: The sample.
+        sources: The `SourceInfo`s of the sample.
+
+    Example:
+        >>> log_exception(ValueError("no image"), {"__key__": "a"})
     """
     found = (
         sample.get("__key__")
@@ -364,12 +389,19 @@ def log_exception(
 def reraise_exception(
     e: Exception, sample: Any, sources: Sequence[Any] | None = None
 ) -> None:
-    """Raise an exception again: a `global_error_handler` of
-    `energize.energon.WorkerConfig`.
+    """Raise an exception again.
 
-    >>> reraise_exception(ValueError("no image"), {"__key__": "a"})
-    Traceback (most recent call last):
-        ...
-    ValueError: no image
+    For `global_error_handler` of `energize.energon.WorkerConfig`.
+
+    Args:
+        e: The exception.
+        sample: The sample.
+        sources: The `SourceInfo`s of the sample.
+
+    Example:
+        >>> reraise_exception(ValueError("no image"), {"__key__": "a"})
+        Traceback (most recent call last):
+            ...
+        ValueError: no image
     """
     raise e

@@ -1,6 +1,6 @@
-"""What may still change: stages, batches of equal cost, live weights, remapped states.
+"""Experimental features: stages, batches of equal cost, live weights, remapped states.
 
-Names and arguments of this module may change in any release. Orders and saved states
+Names and arguments of this module can change in any release. Orders and saved states
 stay valid.
 """
 

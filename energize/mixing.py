@@ -1,6 +1,4 @@
-"""Weights that follow the loss: policies, which are told losses by source and answer
-weights.
-"""
+"""Policies that change the weights of a mix by its losses, and UniMax weights."""
 
 from __future__ import annotations
 
@@ -18,34 +16,33 @@ __all__ = ["ExcessLoss", "MixingPolicy", "unimax"]
 
 
 class MixingPolicy(Protocol):
-    """Is told losses now and then, and answers weights. `Loader.follow` takes any such
-    object.
+    """Protocol of a policy that turns losses into weights, for `Loader.follow`.
 
-    It has to be a function of what it is told and of its state: every rank has one, is
-    told the same, and has to answer the same.
+    The weights must be a function of the arguments and the state: every rank has its
+    own policy, receives the same arguments, and must return the same weights.
     """
 
     def observe(
         self, step: int, losses: Mapping[str, float], counts: Mapping[str, int]
     ) -> Mapping[str, float] | None:
-        """Return new weights by source, or None to leave them as they are.
+        """Return new weights by source, or None to keep the current weights.
 
-        `losses` has the mean loss of each source since the last call, over all ranks,
-        and `counts` of how many samples it is the mean; a source that gave none is not
-        there. `step` is the next step of the loader.
+        Args:
+            step: The next step of the loader.
+            losses: The mean loss of each source since the last call, over all ranks.
+                Sources without samples are missing.
+            counts: The number of samples of each source since the last call.
         """
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what it remembers, as plain JSON."""
+        """Return the state as plain JSON."""
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from what another one remembered."""
+        """Restore a state of `state_dict`."""
 
 
 def _plain(value: object) -> object:
-    """Return a number of numpy, or a tensor of one, as a float; anything else as it
-    is.
-    """
+    """Return numpy numbers and tensors of one number as floats."""
     number = real_number(value)
     return value if number is None else float(number)
 
@@ -71,23 +68,30 @@ _SEEN = TypeAdapter(_Seen)
 
 
 class ExcessLoss:
-    """Weights by softmax(excess / temperature), the excess of a source being how far
-    its loss is above its `reference`: the loss of a model that was trained on it alone,
-    say, or of a smaller one. So sources differ by what is left to learn, and not by how
-    hard they are by nature.
+    """Weights by softmax(excess / temperature).
 
-    `temperature` has the unit of the loss; the higher, the more even the weights.
-    `floor` is the least share of each source. The losses are smoothed: each new mean
-    counts `1 - memory`. No weights are answered before every source has had a loss. The
-    excess loss that weights follow is that of DoReMi (Xie et al. 2023,
-    arXiv:2305.10429), there with a reference model.
+    The excess of a source is its loss minus its reference, for example the loss of a
+    model that was trained on it alone. So weights depend on what is left to learn, not
+    on the difficulty of a source. No weights are returned until every source has a
+    loss.
 
-    Raises `ConfigError` for values out of range and for a loss of a source without a
-    reference.
+    Source: the excess loss of DoReMi (Xie et al. 2023, arXiv:2305.10429), with a
+    reference model.
 
-    >>> policy = ExcessLoss({"web": 2.0, "code": 1.0}, temperature=0.5, floor=0.1)
-    >>> policy.observe(100, {"web": 2.5, "code": 1.0}, {"web": 50, "code": 50})
-    {'web': 0.6848..., 'code': 0.3151...}
+    Args:
+        reference: The reference loss of each source.
+        temperature: In units of the loss; higher values give more even weights.
+        floor: The lowest share of a source.
+        memory: Part of the previous smoothed loss; a new mean counts `1 - memory`.
+
+    Raises:
+        ConfigError: For values out of range; while observing, for a source without a
+            reference.
+
+    Example:
+        >>> policy = ExcessLoss({"web": 2.0, "code": 1.0}, temperature=0.5, floor=0.1)
+        >>> policy.observe(100, {"web": 2.5, "code": 1.0}, {"web": 50, "code": 50})
+        {'web': 0.6848..., 'code': 0.3151...}
     """
 
     @checked_arguments
@@ -113,8 +117,18 @@ class ExcessLoss:
     def observe(
         self, step: int, losses: Mapping[str, float], counts: Mapping[str, int]
     ) -> dict[str, float] | None:
-        """Return the weights of all sources, which sum to 1; None while one had no loss
-        yet.
+        """Return the weights of all sources; None until every source has a loss.
+
+        Args:
+            step: Unused.
+            losses: The mean loss of each source since the last call.
+            counts: Unused.
+
+        Returns:
+            Weights by name, which sum to 1.
+
+        Raises:
+            ConfigError: If a source has no reference, or a loss is not finite.
         """
         seen = self._seen.losses
         for name, loss in losses.items():
@@ -144,11 +158,18 @@ class ExcessLoss:
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the losses so far."""
+        """Return the smoothed losses."""
         return self._seen.model_dump(mode="json")
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from them; raise `StateError` for what is no such state."""
+        """Restore the smoothed losses.
+
+        Args:
+            state_dict: A result of `state_dict`.
+
+        Raises:
+            StateError: For other values.
+        """
         self._seen = validated(_SEEN, state_dict, StateError, _STATE)
 
 
@@ -157,19 +178,26 @@ class ExcessLoss:
 
 @checked_arguments
 def unimax(sizes: _Sizes, budget: _Positive, max_epochs: _Positive) -> dict[str, float]:
-    """Return the share of each source such that a `budget` is shared out as evenly as
-    possible and no source is read more than `max_epochs` times: UniMax (Chung et al.
-    2023, arXiv:2304.09151).
+    """Divide a budget evenly among sources, with at most `max_epochs` of each.
 
-    `sizes` and `budget` count the same: samples, or tokens. From the smallest source
-    on, each gets an equal part of what is left, but no more than `max_epochs` of its
-    size. The shares sum to 1; where the budget is larger than all caps together, every
-    source is read `max_epochs` times, by its size.
+    From the smallest source on, each gets an equal part of the remaining budget, capped
+    at `max_epochs` times its size. If the budget exceeds all caps, every source is read
+    `max_epochs` times. Source: UniMax (Chung et al. 2023, arXiv:2304.09151).
 
-    Raises `ConfigError` for sizes, a budget or epochs that are not above 0.
+    Args:
+        sizes: The size of each source, in samples or tokens.
+        budget: What is read in total, in the same unit.
+        max_epochs: The maximum number of epochs of a source.
 
-    >>> unimax({"en": 1000, "de": 300, "fy": 10}, budget=600, max_epochs=4)
-    {'en': 0.4666..., 'de': 0.4666..., 'fy': 0.0666...}
+    Returns:
+        Shares by name, which sum to 1.
+
+    Raises:
+        ConfigError: If a value is not above 0.
+
+    Example:
+        >>> unimax({"en": 1000, "de": 300, "fy": 10}, budget=600, max_epochs=4)
+        {'en': 0.4666..., 'de': 0.4666..., 'fy': 0.0666...}
     """
     left = budget
     given: dict[str, float] = {}

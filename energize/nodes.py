@@ -1,4 +1,4 @@
-"""What a dataset of your own is written with: the protocol of nodes.
+"""The protocol of nodes, for datasets of your own.
 
 `ARCHITECTURE.md` has an example of a node.
 """

@@ -1,6 +1,6 @@
 """Sample types: dataclasses of images, texts, videos, sound and labels.
 
-The usual ones are also in `energize`.
+The most common types are also in `energize`.
 """
 
 from energize.core.samples import (

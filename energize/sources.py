@@ -1,7 +1,6 @@
-"""Sources: what samples are read from.
+"""Sources, the leaves of a mix: lists, prepared folders, tables, tar shards and more.
 
-A source is a leaf of a mix: a list, a prepared folder, tables, tar shards, a dataset
-of Hugging Face. The usual ones are also in `energize`.
+The most common sources are also in `energize`.
 """
 
 from energize.data.join import JoinedSource

@@ -1,4 +1,4 @@
-"""Stores of files that samples refer to, and caches of what is read from them."""
+"""Stores of files that samples refer to, and caches of their content."""
 
 from energize.core.stores import (
     CachePool,

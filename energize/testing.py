@@ -1,7 +1,7 @@
-"""Laws that every dataset keeps, as checks to run on your own.
+"""Checks of the laws that every dataset keeps, for tests of your own nodes.
 
-Each check raises `AssertionError` with what differed. They read real items: give small
-datasets, or a number of items.
+Each check raises `AssertionError` with the difference. Checks read real items: use
+small datasets, or limit the number of items.
 
 >>> from energize import ListSource, ShuffleDataset
 >>> check_laws(ShuffleDataset(ListSource(range(10))), epochs=2)
@@ -39,12 +39,23 @@ __all__ = [
 _END: Any = object()
 
 _EMPTY_EPOCHS = 12
-"""So many in a row, and a lane has nothing to check."""
+"""Empty epochs in a row after which a lane is considered empty."""
 
 
 def check_laws(dataset: Dataset[Any], *, epochs: int = 2, items: int = 50) -> None:
-    """Check resume, topology and, of an indexed dataset, purity, over `epochs` epochs
-    or, where only reading tells how long an epoch is, or it never ends, `items` items.
+    """Check resume, topology and, for indexed datasets, purity.
+
+    Args:
+        dataset: The dataset.
+        epochs: Epochs to read.
+        items: Items to read if the length of an epoch is unknown or infinite.
+
+    Raises:
+        AssertionError: If a law is violated.
+
+    Example:
+        >>> from energize import ListSource
+        >>> check_laws(ListSource("abc"))
     """
     check_resume(dataset, epochs=epochs, items=items)
     check_topology(dataset, epochs=epochs, items=items)
@@ -59,8 +70,18 @@ def check_resume(
     items: int = 50,
     lanes: Sequence[int] = (1,),
 ) -> None:
-    """Check that after every item the state is JSON, of constant shape, and gives
-    exactly the rest; so in each lane, for each number of `lanes`.
+    """Check that a run resumes after any item.
+
+    Every state must be JSON of a constant shape, and yield exactly the remaining items.
+
+    Args:
+        dataset: The dataset.
+        epochs: Epochs to read.
+        items: Items to read if the length of an epoch is unknown or infinite.
+        lanes: Numbers of lanes to check.
+
+    Raises:
+        AssertionError: If a resumed run differs.
     """
     for lane in (Lane(index, count) for count in lanes for index in range(count)):
         taken = list(_take(dataset, _some(dataset, items, epochs, lane), lane=lane))
@@ -89,14 +110,22 @@ def check_topology(
     items: int = 50,
     lanes: Sequence[int] = (1, 2, 3, 6),
 ) -> None:
-    """Check that the ranks' streams, taken in turn, are the same for every world size
-    and worker count. Worker w of rank r reads lane r + w * world_size of world_size *
-    num_workers.
+    """Check that the items of all ranks, in turn, do not depend on the topology.
 
-    What a stream yields depends on the number of its lanes, and so it is for each of
-    `lanes` that the same comes whoever reads them: a lane yields the same alone as in
-    turn with the others. Of an epoch of known size a lane has every so many-th item,
-    and lanes of a stream that cannot be divided give, in turn, what a single one gives.
+    Worker w of rank r reads lane r + w * world_size of world_size * num_workers. For a
+    stream, whose order depends on the number of lanes, the check is that each lane
+    yields the same alone as in turn with the others.
+
+    Args:
+        dataset: The dataset.
+        world_sizes: Numbers of ranks to check, for indexed datasets.
+        num_workers: Numbers of workers to check, for indexed datasets.
+        epochs: Epochs to read.
+        items: Items to read if the length of an epoch is unknown or infinite.
+        lanes: Numbers of lanes to check, for streams.
+
+    Raises:
+        AssertionError: If an order differs.
     """
     if not (isinstance(dataset, IndexedDataset) and dataset.indexed):
         for count in lanes:
@@ -124,8 +153,14 @@ def _merged_lanes(
 
 
 def check_purity(dataset: IndexedDataset[Any], *, items: int = 50) -> None:
-    """Check that an item is the same whatever was read before, and together with
-    whatever.
+    """Check that an item does not depend on earlier reads, or on items read with it.
+
+    Args:
+        dataset: The dataset.
+        items: Items to read if the length of an epoch is unknown or infinite.
+
+    Raises:
+        AssertionError: If an item differs.
     """
     size = 2 * _some(dataset, items)
     whole = [fingerprint(item) for item in dataset.at(np.arange(size))]
@@ -142,12 +177,20 @@ def check_exactly_once(
     epoch: int = 0,
     lanes: Sequence[int] = (1, 2, 3, 6),
 ) -> None:
-    """Check that one epoch visits every sample the promised number of times.
+    """Check that an epoch visits every sample the promised number of times.
 
-    `promised(source, index)` gives the least and the most number of visits of a sample
-    of `dataset.sources[source]`. A stream is read up to that epoch, in each number of
-    `lanes`: it is what all lanes together visit. Of a source without random access,
-    samples that no lane came to are not missed after the last one that some lane did.
+    For a stream, visits of all lanes are added. Samples of sources without random
+    access are only expected up to the last sample that a lane has read.
+
+    Args:
+        dataset: The dataset.
+        promised: Returns the minimum and maximum number of visits of a sample, for the
+            number of its source in `dataset.sources` and its index.
+        epoch: The epoch to check.
+        lanes: Numbers of lanes to check, for streams.
+
+    Raises:
+        AssertionError: If a sample is visited more or less often.
     """
     if isinstance(dataset, IndexedDataset) and dataset.indexed:
         positions = np.arange(epoch * dataset.size, (epoch + 1) * dataset.size)
@@ -166,11 +209,15 @@ def check_exactly_once(
 
 
 def fingerprint(item: Any) -> str:
-    """Return a digest of an item's types and contents: tensors, arrays, dataclasses,
-    containers.
+    """Return a digest of the types and contents of an item.
 
-    >>> fingerprint({"a": torch.zeros(2)}) == fingerprint({"a": torch.zeros(2)})
-    True
+    Args:
+        item: Tensors, arrays, dataclasses, containers, and other values by their
+            `repr`.
+
+    Example:
+        >>> fingerprint({"a": torch.zeros(2)}) == fingerprint({"a": torch.zeros(2)})
+        True
     """
     digest = hashlib.blake2b(digest_size=12)
     _feed(digest, item)
@@ -227,11 +274,10 @@ def _take(
     state: State | None = None,
     lane: Lane = SINGLE_LANE,
 ) -> Iterator[tuple[str, State]]:
-    """Fingerprints of `items` items of a lane, over as many epochs as that takes, with
-    the state after each.
+    """Yield fingerprints of items of a lane, each with the state after it.
 
-    An epoch may be empty: a stream cannot know that no item is left in it. Of several
-    lanes of a small one, some have nothing in many an epoch, or ever.
+    Epochs can be empty: a stream cannot know that no item is left, and some lanes of a
+    small stream are always empty.
     """
     empty = 0
     given = state
@@ -254,9 +300,7 @@ def _take(
 def _some(
     dataset: Dataset[Any], items: int, epochs: int = 1, lane: Lane = SINGLE_LANE
 ) -> int:
-    """Return how many items of a lane `epochs` epochs have, or its part of `items` if
-    nobody can say.
-    """
+    """Return the number of items of a lane in some epochs, or its part of `items`."""
     if (
         isinstance(dataset, IndexedDataset)
         and dataset.indexed
@@ -267,9 +311,14 @@ def _some(
 
 
 class _ReadInTurn(NamedTuple):
-    """Fingerprints of what lanes gave in an epoch, `of` each of them and all in turn,
-    and what these items are made of; the states of the lanes after it, and whether they
-    have `ended`.
+    """Fingerprints of an epoch that lanes read in turn.
+
+    Attributes:
+        of: Fingerprints by lane.
+        items: Fingerprints in turn.
+        origins: The origin of each item.
+        states: The state of each lane after the epoch.
+        ended: Whether each lane has ended.
     """
 
     of: list[list[str]]
@@ -282,7 +331,7 @@ class _ReadInTurn(NamedTuple):
 def _read_in_turn(
     dataset: Dataset[Any], states: Sequence[State | None], items: int
 ) -> _ReadInTurn:
-    """Read an epoch from these states of its lanes, or at most so many items of it."""
+    """Read at most `items` items of an epoch, from the states of its lanes."""
     lanes = range(len(states))
     cursors = [dataset.open(Lane(lane, len(states)), states[lane]) for lane in lanes]
     read = _ReadInTurn([[] for _ in lanes], [], [], [], [])
@@ -301,7 +350,7 @@ def _read_in_turn(
 
 
 def _check_lanes(dataset: Dataset[Any], count: int, epochs: int, items: int) -> None:
-    """The law of so many lanes of a stream."""
+    """Check a stream in `count` lanes."""
     states: list[State | None] = [None] * count
     single: list[State | None] = [None]
     for epoch in range(epochs):
@@ -372,9 +421,7 @@ def _named(lane: Lane) -> str:
 
 
 def _shape(tree: Any) -> str:
-    """Keys and types of a state, without its values, nor the samples that wait for
-    their batch.
-    """
+    """Return keys and types of a state, without samples that wait for their batch."""
     if isinstance(tree, dict):
         kept = {key: None if key == "waiting" else value for key, value in tree.items()}
         return (

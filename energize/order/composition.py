@@ -1,6 +1,4 @@
-"""Orders of epochs to which several streams give fixed numbers of samples, and global
-batches.
-"""
+"""Orders of epochs with fixed counts of several streams, in global batches."""
 
 from __future__ import annotations
 
@@ -28,18 +26,20 @@ BATCHING_METHODS = (
 )
 
 _WINDOW = 2**16
-"""Units that `random` shuffles together, at most; but at least 4 batches, and at most
-64."""
+"""Maximum number of units that `random` shuffles together (4 to 64 batches)."""
 
 
 class EpochOrder:
-    """An epoch of counts[s] units of each stream s, in another order in every epoch.
+    """The order of an epoch with `counts[s]` units of each stream s.
 
-    `kind`: "in_turn", all units of the first stream, then all of the second, ..., the
-    same in all epochs. Else that of the scheme `exact`, in which shares are exact,
-    arranged anew in every window of `window` units: shuffled if "interleaved"; if
-    "rotated", turned by a random number of places, so that no place of it is always a
-    certain stream's.
+    Args:
+        kind: "in_turn": all units of the first stream, then all of the second, the same
+            in every epoch. "interleaved" and "rotated": the order of the scheme
+            `exact`, rearranged in every window; shuffled if "interleaved", rotated by a
+            random offset if "rotated".
+        counts: Units of each stream, int64, shape (num_streams,).
+        window: Units of a window.
+        key: Key of random choices.
     """
 
     def __init__(self, kind: str, counts: Int64Array, window: int, key: int) -> None:
@@ -57,8 +57,11 @@ class EpochOrder:
     def locate(
         self, epoch: Int64Array, at: Int64Array
     ) -> tuple[Int64Array, Int64Array]:
-        """Return for each unit of an epoch its stream, and its number among those of
-        the stream.
+        """Return the stream of each unit, and its number within the stream.
+
+        Args:
+            epoch: The epoch of each unit, int64, shape (n,).
+            at: The position of each unit in its epoch, int64, shape (n,).
         """
         if self._kind == "in_turn":
             return self._scheme.locate(at)
@@ -78,8 +81,11 @@ class EpochOrder:
         return pairs_by_value(windows, in_window)
 
     def counts(self, epoch: int, n: int) -> Int64Array:
-        """Return the units of each stream among the first `n`, 0 <= n <= sum(counts),
-        of an epoch.
+        """Return the units of each stream among the first `n` of an epoch.
+
+        Args:
+            epoch: The epoch.
+            n: Number of units, from 0 to the size of an epoch.
         """
         if self._kind == "in_turn":
             return self._scheme.counts(n)
@@ -134,41 +140,50 @@ class EpochScheme:
 
 
 class BatchComposition:
-    """An epoch of `asked[s]` samples of each stream s, put together into global
-    batches.
+    """Compose the samples of an epoch into global batches and device batches.
 
-    A global batch is `global_batch_size` consecutive samples, and global_batch_size /
-    batch_size consecutive device batches. `method`:
+    A global batch is `global_batch_size` consecutive samples, in
+    global_batch_size / batch_size consecutive device batches. Methods:
 
-    - `random`: each sample's stream is random; shares hold over some tens of batches.
-    - `in_turn`: one stream after the other, in batches that do not care for streams.
-    - `stratified`: after k global batches every stream has given its share of k *
-      global_batch_size samples within 1.68, and its samples are spread over the batch.
-      One whose share is less than a sample is in some batches only, which are spread
-      over the epoch, and gives as many samples to it as asked.
-    - `per_stream`: a global batch is of one stream, which is random.
+    - `random`: each sample is of a random stream; shares hold over some tens of
+      batches.
+    - `in_turn`: one stream after the other; a batch can contain several.
+    - `stratified`: after k global batches, every stream is within 1.68 samples of its
+      share, and its samples are distributed over the batch. A stream with a share of
+      less than a sample is in some batches only, distributed over the epoch.
+    - `per_stream`: a global batch is of one random stream.
     - `device_per_stream`: a device batch is of one stream; the device batches of k
       global batches hold the shares within 1.68 device batches.
 
-    Every global batch is full; except that with the first three methods, the samples
-    that are left at the end of an epoch make a shorter one, unless `drop_last`. Its
-    device batches differ by one sample at most; with fewer samples than devices, some
-    device batches hold none. All methods but the last make the same global batches
-    however these are divided.
+    Global batches are full. With the first three methods, the remaining samples of an
+    epoch form a shorter one, unless `drop_last`; the sizes of its device batches differ
+    by at most one, and some can be empty. Global batches do not depend on `batch_size`,
+    except for `device_per_stream`.
 
-    `totals` are the samples of each stream that do come, `size` their sum, and
-    `batches` the device batches of an epoch, as many for each device. `label` is what
-    errors call a stream.
+    Attributes:
+        totals: Samples of each stream in an epoch, int64, shape (num_streams,).
+        size: Samples of an epoch.
+        batches: Device batches of an epoch; the same number for every device.
 
-    Raises `ConfigError` when `batch_size` does not divide `global_batch_size`, for an
-    unknown method, when an epoch fills no global batch, and when batches are of one
-    stream and a stream cannot fill one in an epoch.
+    Args:
+        asked: Requested samples of each stream, int64, shape (num_streams,).
+        method: One of `BATCHING_METHODS`.
+        batch_size: Samples of a device batch.
+        global_batch_size: Samples of a global batch.
+        key: Key of random choices.
+        drop_last: Whether a short last global batch is dropped.
+        label: Returns the name of a stream, for messages.
 
-    >>> import numpy as np
-    >>> mixed = BatchComposition(np.array([6, 2]), "stratified", 2, 4, key=1)
-    >>> stream, _ = mixed.locate(np.zeros(4, dtype=np.int64), np.arange(4))
-    >>> sorted(stream.tolist())
-    [0, 0, 0, 1]
+    Raises:
+        ConfigError: For an unknown method, sizes that do not divide, epochs without a
+            global batch, and streams that cannot fill a batch of their own.
+
+    Example:
+        >>> import numpy as np
+        >>> mixed = BatchComposition(np.array([6, 2]), "stratified", 2, 4, key=1)
+        >>> stream, _ = mixed.locate(np.zeros(4, dtype=np.int64), np.arange(4))
+        >>> sorted(stream.tolist())
+        [0, 0, 0, 1]
     """
 
     def __init__(
@@ -204,9 +219,7 @@ class BatchComposition:
 
     @property
     def rare(self) -> list[int]:
-        """Streams of which a `stratified` global batch holds less than half a sample,
-        but which have some in an epoch.
-        """
+        """Streams with less than half a sample in a `stratified` global batch."""
         if self.method != "stratified":
             return []
         few = 2 * self.asked.astype(object) * self.global_batch_size < int(
@@ -217,8 +230,11 @@ class BatchComposition:
     def locate(
         self, epoch: Int64Array, at: Int64Array
     ) -> tuple[Int64Array, Int64Array]:
-        """Return for each sample of an epoch its stream, and its number among those of
-        the stream.
+        """Return the stream of each sample, and its number within the stream.
+
+        Args:
+            epoch: The epoch of each sample, int64, shape (n,).
+            at: The position of each sample in its epoch, int64, shape (n,).
         """
         unit, offset = np.divmod(at, self._unit)
         stream, nth = self._order.locate(epoch, unit)
@@ -236,31 +252,37 @@ class BatchComposition:
         return counts
 
     def bounds(self, batch: Int64Array) -> tuple[Int64Array, Int64Array]:
-        """Return for each device batch of an epoch its first sample, and the one after
-        its last.
+        """Return the range of samples of each device batch of an epoch.
+
+        Args:
+            batch: Numbers of device batches, int64, shape (n,).
+
+        Returns:
+            First and end (exclusive) sample of each batch, int64, shape (n,) each.
         """
         start, length, device = self._divided(batch)
         first = start + device * length // self.devices
         return first, start + (device + 1) * length // self.devices
 
     def lent(self, batch: Int64Array) -> Int64Array:
-        """Return for each device batch of an epoch the sample of its global batch to
-        read where it holds none: for device d of a global batch of r samples, sample d
-        mod r.
+        """Return the sample that pads each device batch of an epoch if it is empty.
+
+        For device d of a global batch of r samples, this is sample d mod r.
+
+        Args:
+            batch: Numbers of device batches, int64, shape (n,).
         """
         start, length, device = self._divided(batch)
         return start + device % length
 
     def _divided(self, batch: Int64Array) -> tuple[Int64Array, Int64Array, Int64Array]:
-        """Return for each device batch the first sample of its global batch and the
-        number of samples there, and the device.
-        """
+        """Return start and length of the global batch of each batch, and its device."""
         batches, device = np.divmod(batch, self.devices)
         start = batches * self.global_batch_size
         return start, np.minimum(self.size - start, self.global_batch_size), device
 
     def _samples(self, drop_last: bool) -> tuple[int, Int64Array]:
-        """Return samples as units: all of them, or as many as fill global batches."""
+        """Return samples as units: all, or as many as fill global batches."""
         total = int(self.asked.sum())
         whole = self.global_batch_size
         if total < whole and (drop_last or self.method == "stratified"):
@@ -278,8 +300,10 @@ class BatchComposition:
         return 1, largest_remainder(self.asked.tolist(), samples)
 
     def _of_one_stream(self) -> tuple[int, Int64Array]:
-        """Return batches as units, each of one stream: global batches, or as many
-        device batches for each device, in the ratio of the streams' samples.
+        """Return batches of one stream as units.
+
+        Units are global batches, or device batches in the ratio of the streams'
+        samples, as many for every device.
         """
         batch = (
             self.global_batch_size if self.method == "per_stream" else self.batch_size

@@ -1,4 +1,8 @@
-"""Shares in what items cost, known before they are read."""
+"""A scheme whose sources have their shares of the cost of all items.
+
+Costs must be known before items are read. A `CostLine` answers how much the items of a
+source cost; a `CostScheme` orders the items of all sources by these lines.
+"""
 
 from __future__ import annotations
 
@@ -27,30 +31,31 @@ from energize.order.timeline import Changes, Names, Segment, Settings, WeightedS
 from energize.order.weights import Era, GivenWeights, Weight, era_at, named_weights
 
 _BLOCK = 4096
-"""Items whose costs are looked at together; of all others only the sum of each block is
-kept."""
+"""Items of a block. Costs are computed by block; only the sum of each is cached."""
 
 _LEAST = 1024
 _AMONG = 2**15
-"""Items in the blocks of all lines of a mix together, so that those of many are
-small."""
+"""Items in the blocks of all lines of a mix; limits the memory of large mixes."""
 
 _KEPT = 2**15
-"""Items of a line whose stretches are kept at most, in blocks."""
+"""Items of a line in cached blocks."""
 
 _PASSES = 2
 
 _UNIT = 2.0**-64
 
 _WINDOW = 2**14
-"""Slots that are put in order together."""
+"""Slots of a window, which are ordered together."""
 
 _WINDOWS = 16
 
 
 class Cycle(NamedTuple):
-    """So many items of a source, from any multiple of `items` on, cost `cost`
-    together.
+    """A number of consecutive items with a constant total cost.
+
+    Attributes:
+        items: Number of items, counted from any multiple of it.
+        cost: Their total cost.
     """
 
     items: int
@@ -61,22 +66,23 @@ _ENDLESS = Cycle(INFINITE, math.inf)
 
 
 class CostLine:
-    """The items of a source as stretches on a line: each is as long as it costs, and
-    begins where the one before it ends. Somewhere in its stretch each item has its
-    *point*, drawn by (key, position).
+    """The items of a source as consecutive intervals, each as long as its cost.
 
-    `costs` says what the items at some positions cost, numbers above 0. With a `cycle`,
-    the items of a pass cost the same together in every pass, so none needs to be looked
-    at for a later one. Without one, all items before the one asked for are looked at,
-    once: costs of blocks are summed from the first one on, which takes as long as
-    `costs` takes.
+    Each item has a *point*, drawn within its interval by (key, position). Without a
+    `cycle`, the cost of an item requires the costs of all items before it, which are
+    computed once. With a cycle, only items of one pass are needed. 8 bytes are cached
+    for each block of up to 4,096 items.
 
-    Of blocks that have been looked at, one number is kept: 8 bytes for 4,096 items, or
-    fewer in a mix of more than 8 lines, of which this is one of `among`.
+    Args:
+        costs: Returns the costs of items at positions, above 0, float64, shape (n,).
+        cycle: The items of a pass and their total cost. None if passes differ.
+        key: Key of the random points.
+        among: Number of lines in the mix, which share the cache.
 
-    >>> line = CostLine(lambda positions: positions % 2 + 1.0, Cycle(2, 3.0), key=1)
-    >>> line.before(2 * 10**9 + 1)
-    3000000001.0
+    Example:
+        >>> line = CostLine(lambda positions: positions % 2 + 1.0, Cycle(2, 3.0), key=1)
+        >>> line.before(2 * 10**9 + 1)
+        3000000001.0
     """
 
     def __init__(
@@ -101,14 +107,14 @@ class CostLine:
 
     @cached_property
     def mean(self) -> float:
-        """What an item costs about."""
+        """The mean cost of an item; of the first block, if there is no cycle."""
         if self._items < INFINITE:
             return self._cost / self._items
         edges, points = self._block(0, 0)
         return float(edges[-1]) / len(points)
 
     def before(self, items: int) -> float:
-        """Return what the first `items` items cost."""
+        """Return the total cost of the first `items` items."""
         number, at = divmod(items, self._items)
         block, rest = divmod(at, self._size)
         within = (
@@ -119,7 +125,7 @@ class CostLine:
         return self._start(number) + within
 
     def due(self, reached: float) -> int:
-        """Return how many items have their points at or before `reached`."""
+        """Return the number of items whose points are at or before `reached`."""
         number = max(int(reached // self._cost), 0)
         within = reached - self._start(number)
         sums = self._sums(number)
@@ -131,8 +137,14 @@ class CostLine:
         return first + int(np.searchsorted(points, within, side="right"))
 
     def points(self, start: int, stop: int) -> FloatArray:
-        """Return where items `start` to before `stop` have their points: float64,
-        ascending.
+        """Return the points of a range of items.
+
+        Args:
+            start: The first item.
+            stop: The item after the last one.
+
+        Returns:
+            Points in ascending order, float64, shape (stop - start,).
         """
         blocks = [np.zeros(0)]
         at = start
@@ -145,11 +157,11 @@ class CostLine:
         return np.concatenate(blocks)
 
     def _start(self, number: int) -> float:
-        """Return where a pass begins."""
+        """Return the start of a pass on the line."""
         return number * self._cost if number else 0.0
 
     def _sum(self, number: int, block: int) -> float:
-        """Return what the blocks of a pass before one of them cost."""
+        """Return the total cost of the blocks of a pass before `block`."""
         sums = self._sums(number)
         while (last := len(sums) - 1) < block:
             end = float(self._block(number, last)[0][-1])
@@ -158,8 +170,9 @@ class CostLine:
         return sums[block]
 
     def _looked_at(self, number: int, block: int) -> tuple[FloatArray, FloatArray]:
-        """Return where the stretches of a block begin and the last one ends, counted
-        from the start of the pass; and the points in them.
+        """Return the edges of the intervals of a block, and the points in them.
+
+        Both are relative to the start of the pass.
         """
         start = block * self._size
         stop = min((block + 1) * self._size, self._items)
@@ -171,15 +184,22 @@ class CostLine:
 
 
 class OffsetLine:
-    """A line whose item `since` is item `read` of another one, and so on; the items
-    before are the same.
+    """A line that continues at item `read` of another line from item `since` on.
 
-    Item `since` has its point where it had it: whatever it costs, it is due when it
-    was. `afresh` the line begins with it, as if nothing had been due before.
+    Items before `since` are unchanged.
 
-    >>> line = CostLine(lambda positions: positions % 2 + 1.0, Cycle(2, 3.0), key=1)
-    >>> OffsetLine(line, since=2, read=5).before(3)
-    5.0
+    Args:
+        line: The other line.
+        since: The first item that is replaced.
+        read: The item of `line` in its place.
+        afresh: Whether the line starts at item `since`, with nothing due before it.
+            False keeps the point of item `since`, so that the new item has the same
+            turn.
+
+    Example:
+        >>> line = CostLine(lambda positions: positions % 2 + 1.0, Cycle(2, 3.0), key=1)
+        >>> OffsetLine(line, since=2, read=5).before(3)
+        5.0
     """
 
     def __init__(
@@ -219,23 +239,27 @@ Line: TypeAlias = CostLine | OffsetLine
 
 # Slots in the order in which the points of items are due.
 _Piece: TypeAlias = tuple[int, int, FloatArray]
-"""Shares that hold from a slot to before another one."""
+"""A range of slots [start, end), and the shares in it."""
 
 _Reached: TypeAlias = tuple[float, Int64Array]
-"""A time, and how many items of each source have their turns by then."""
+"""A time, and the number of items of each source with turns up to it."""
 
 _Window: TypeAlias = tuple[Int64Array, Int32Array, Int64Array]
-"""The counts before a window, the sources of its slots, and which item of its source
-each is."""
+"""Counts before a window, the source of each slot, and its item of the source."""
 
 
 @dataclass(frozen=True, eq=False)
 class CostSegment(Segment):
-    """Slots with fixed `shares`, in which time goes on from `time`.
+    """Slots with fixed shares in cost.
 
-    Time is the cost that all sources are due together, and each is due its share of it;
-    by `time` that is `due`, for which it has had `before` items. `ahead` are the pieces
-    of a gradual change that follow. `windows` lays slots out.
+    Time is the total cost that is due to all sources.
+
+    Attributes:
+        shares: The share of each source.
+        time: The time at the start of the segment.
+        due: The cost that is due to each source at the start.
+        ahead: Further pieces of a gradual change.
+        windows: Returns the order of slots in a window.
     """
 
     shares: FloatArray
@@ -260,7 +284,7 @@ class CostSegment(Segment):
         return pairs_by_value(windows, in_window)
 
     def due_at(self, time: float) -> FloatArray:
-        """Return the cost that each source is due by a time."""
+        """Return the cost that is due to each source at a time."""
         return self.due + self.shares * (time - self.time)
 
     def turns(self, source: int, points: FloatArray) -> FloatArray:
@@ -269,32 +293,36 @@ class CostSegment(Segment):
 
 
 class CostScheme(WeightedScheme):
-    """Slots shared out so that the sources' shares hold in what their items cost.
+    """Assign slots so that sources have their shares of the cost of all items.
 
-    The items of each source lie on a line, each a stretch as long as it costs with a
-    point drawn in it. Time is the cost that all sources are due together: of the first
-    t, a source with the share s is due s * t of its line. An item's turn comes when its
-    source is due its point; items with the same turn come in the order of the sources.
-    So at any time a source has had what it is due, but for less than one item, and at
-    every slot its cost differs from its share of the cost of all by less than
+    Time is the total cost that is due to all sources: at time t, a source with share s
+    is due the first s * t of its line. An item has its turn when its point is due;
+    items with equal turns are in the order of the sources. At any time, the items of a
+    source differ from what it is due by less than one item, so at every slot its cost
+    differs from its share by less than
 
         (1 - share) * (its costliest item)
             + share * (the costliest items of all other sources together)
 
-    Of two sources that is no more than the costliest item. Of many, mixes were seen
-    with up to 0.98 of it: 4.4 costliest items, where one source of 24 had three
+    For two sources, this is at most the costliest item. For many sources, up to 0.98 of
+    the bound was observed: 4.4 costliest items, with one source of 24 at three
     quarters.
 
-    Nothing is replayed: which items had their turn by some time is looked up in each
-    line, and the time at which there were n is found by bisection. Slots are looked at
-    in windows of 16,384. Weights may be schedules, and change from a slot on, as in
-    other schemes.
+    Positions are computed, not replayed: each line returns the items due at a time, and
+    bisection finds the time of a slot. Weights can be schedules, and can change from a
+    slot on.
 
-    >>> short = CostLine(lambda positions: np.full(len(positions), 1.0), None, key=1)
-    >>> long = CostLine(lambda positions: np.full(len(positions), 4.0), None, key=2)
-    >>> scheme = cost_scheme([1, 1], [short, long])
-    >>> scheme.counts(1000).tolist(), scheme.costs(1000)
-    ([800, 200], [800.0, 800.0])
+    Args:
+        names: Names of the sources; None if they have none.
+        changes: Slots, and the weights from these slots on.
+        settings: The `lines` of the sources.
+
+    Example:
+        >>> short = CostLine(lambda at: np.full(len(at), 1.0), None, key=1)
+        >>> long = CostLine(lambda at: np.full(len(at), 4.0), None, key=2)
+        >>> scheme = cost_scheme([1, 1], [short, long])
+        >>> scheme.counts(1000).tolist(), scheme.costs(1000)
+        ([800, 200], [800.0, 800.0])
     """
 
     def __init__(self, names: Names, changes: Changes, settings: Settings) -> None:
@@ -303,7 +331,11 @@ class CostScheme(WeightedScheme):
         super().__init__(names, changes, settings)
 
     def costs(self, n: int) -> list[float]:
-        """Return what the first `n` slots of all sources cost each source."""
+        """Return the cost of each source in the first slots.
+
+        Args:
+            n: Number of slots of all sources.
+        """
         counts = self.counts(n).tolist()
         return [
             line.before(items) for line, items in zip(self._lines, counts, strict=True)
@@ -313,7 +345,7 @@ class CostScheme(WeightedScheme):
         return Era(slot, weights)
 
     def _after(self, last: CostSegment | None) -> CostSegment:
-        """Return the next segment, which begins with the turn of the item before it."""
+        """Return the next segment, which starts at the turn of the previous item."""
         time = 0.0
         due = np.zeros(len(self._lines))
         counts = due.astype(np.int64)
@@ -335,7 +367,7 @@ class CostScheme(WeightedScheme):
         return CostSegment(start, end, counts, shares, time, due, ahead, self._windows)
 
     def _pieces(self, slot: int) -> Sequence[_Piece]:
-        """Return the pieces from a slot up to the next point or change of weights."""
+        """Return the pieces from a slot to the next point or change of weights."""
         era, cut = era_at(self.eras, slot)
         if not era.glides(slot):
             weights = era.fixed(slot).astype(np.float64)
@@ -366,12 +398,10 @@ class CostScheme(WeightedScheme):
         return before, np.concatenate(sources)[order], np.concatenate(nths)[order]
 
     def _reached(self, segment: CostSegment, slot: int, low: _Reached) -> _Reached:
-        """Return when `slot` slots are over, in a segment or at its end, and what all
-        sources have had by then; `low` is the same of an earlier slot of the segment.
+        """Return when `slot` slots are over, and the items of each source by then.
 
-        A time is tried where as many items are expected, first far enough around it,
-        then between the nearest that are known. Where no time has just so many, as
-        turns fall together, the first sources are served first.
+        Searches by secant and doubling steps from `low`, the result for an earlier
+        slot. If turns coincide, the first sources are served first.
         """
         drawn = np.flatnonzero(segment.shares).tolist()
         pace = float(
@@ -405,40 +435,48 @@ class CostScheme(WeightedScheme):
 
 
 def cost_scheme(weights: GivenWeights, lines: Sequence[Line]) -> CostScheme:
-    """Return the scheme by which shares hold in what the items on `lines` cost."""
+    """Return the scheme by which shares hold in the cost of items.
+
+    Args:
+        weights: The weights of the sources.
+        lines: The line of each source.
+    """
     names, listed = named_weights(weights)
     return CostScheme(names, ((0, listed),), {"scheme": "cost", "lines": tuple(lines)})
 
 
 _DEAREST = 2**32
-"""The dearest item is counted as so much, and others in proportion."""
+"""The integer cost of the costliest item; other costs are in proportion."""
 
 _LEVEL = 1.01
-"""A group that costs no more than this part of the mean is level."""
+"""A group with at most this part of the mean cost is level."""
 
 _ROUNDS = 8
-"""How often items of dear and cheap groups are swapped; more were not seen to help."""
+"""Rounds of swaps between groups; more rounds did not help in measurements."""
 
 _COMPARED = 2**20
-"""Pairs of items that are compared at a time."""
+"""Pairs of items that are compared in one operation."""
 
 
 def levelled(costs: FloatArray, group: int) -> Int64Array:
-    """Return the order of items in which each `group` of them in a row costs about the
-    same.
+    """Return an order of items in which consecutive groups cost about the same.
 
-    The dearest items come first, each into the cheapest group that has room; then the
-    dearest groups swap an item each with the cheapest ones, as long as that brings two
-    closer. Groups come in the order of their first items, the items of a group in their
-    own order, so that nobody can say where the dearest group is. What fills no group
-    stays where it is, at the end.
+    Items are assigned in descending order of cost, each to the cheapest group with
+    room. Then the costliest and the cheapest groups swap items while that helps. Groups
+    are in the order of their first items, and items in their original order within a
+    group. Items that fill no group stay at the end. Takes O(n log n) steps in integers,
+    so the order is the same on every machine.
 
-    No group can cost less than the dearest item with the `group` - 1 cheapest ones. n
-    items take n log n steps, all on whole numbers, so equal costs give one order on
-    every machine.
+    Args:
+        costs: The costs of the items, float64, shape (n,).
+        group: Items of a group.
 
-    >>> levelled(np.array([9.0, 8.0, 1.0, 2.0, 5.0]), 2).tolist()
-    [0, 2, 1, 3, 4]
+    Returns:
+        Numbers of items in their new order, int64, shape (n,).
+
+    Example:
+        >>> levelled(np.array([9.0, 8.0, 1.0, 2.0, 5.0]), 2).tolist()
+        [0, 2, 1, 3, 4]
     """
     groups = len(costs) // group
     full = groups * group
@@ -453,9 +491,7 @@ def levelled(costs: FloatArray, group: int) -> Int64Array:
 
 
 def _dealt(prices: Int64Array, groups: int) -> Int64Array:
-    """Return a row of items for each group: the dearest go first to the cheapest; of
-    equal groups in the first one.
-    """
+    """Return a row of items for each group; each item goes to the cheapest group."""
     order = np.argsort(-prices, kind="stable")
     room = [len(prices) // groups] * groups
     cheapest = list(

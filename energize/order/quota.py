@@ -26,8 +26,7 @@ _MOST_SAMPLES = 2**62
 _UNITS = {"k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}
 
 _BLOCK = 1024
-"""Samples among which a partial pass chooses at random; from each block it takes its
-part."""
+"""Samples of a block, from which a partial pass draws its part at random."""
 
 _NARROW = 2**31
 """Products of two numbers up to this one fit in int64."""
@@ -35,20 +34,24 @@ _NARROW = 2**31
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quota:
-    """What a stream gives to an epoch; at most one of the three, none for what is
-    natural.
+    """The samples of a stream in an epoch.
 
-    `proportion`: its part of the epoch, relative to the proportions of the other
-    streams, which then need one too. `repeat`: passes over it, 0.25 for a quarter of
-    its samples. `choose`: so many samples, 250 or "10k". Without any, each of its
-    samples once; or, when the epoch has a given size, a part of it in proportion to the
-    stream's size.
+    At most one field is set. Without any, each sample is read once; if the size of the
+    epoch is set, samples are in proportion to the size of the stream.
 
-    Raises `WeightError` for numbers that are negative or not finite, for a `choose`
-    that is not whole, and for two kinds at once.
+    Args:
+        proportion: Part of the epoch, relative to the proportions of the other streams,
+            which must all have one.
+        repeat: Number of passes, such as 3 or 0.25.
+        choose: Number of samples, such as 250 or "10k".
 
-    >>> Quota(repeat=3)
-    Quota(proportion=None, repeat=3.0, choose=None)
+    Raises:
+        WeightError: If a number is negative or not finite, `choose` is not a whole
+            number, or several fields are set.
+
+    Example:
+        >>> Quota(repeat=3)
+        Quota(proportion=None, repeat=3.0, choose=None)
     """
 
     proportion: float | None = None
@@ -73,20 +76,24 @@ class Quota:
 
     @property
     def kind(self) -> str | None:
-        """The name of the one that is given."""
+        """The name of the field that is set; None if none is."""
         return next(
             (f.name for f in fields(self) if getattr(self, f.name) is not None), None
         )
 
 
 def epoch_size_in_samples(value: int | str) -> int:
-    """Return `value` as a number of samples: 1 or more, in digits or like "10k", "64M",
-    "1.5b".
+    """Parse a number of samples such as 10_000, "10k", "64M" or "1.5b".
 
-    Raises `ConfigError` for anything else.
+    Args:
+        value: The number, 1 or more.
 
-    >>> epoch_size_in_samples("64M")
-    64000000
+    Raises:
+        ConfigError: For other values.
+
+    Example:
+        >>> epoch_size_in_samples("64M")
+        64000000
     """
     samples = _counted(value)
     if samples is None or not 1 <= samples < _MOST_SAMPLES:
@@ -98,7 +105,7 @@ def epoch_size_in_samples(value: int | str) -> int:
 
 
 def _chosen(value: object) -> int:
-    """Return what `choose` asks for; a float will do if it is whole."""
+    """Return `choose` as a whole number; a float with a whole value is accepted."""
     samples = _counted(
         int(value) if isinstance(value, float) and value.is_integer() else value
     )
@@ -130,22 +137,30 @@ def epoch_counts(
     *,
     label: Callable[[int], str] = "stream {}".format,
 ) -> Int64Array:
-    """Return the samples that each stream gives to every epoch: int64, one per stream.
+    """Return the number of samples of each stream in every epoch.
 
-    `sizes` are those of the streams. Proportions share out `epoch_size`, by default the
-    sum of the sizes, by largest remainder: within 1 of exact, ties to the first, 0 gets
-    nothing. Repeats give the nearest whole number of samples, halves the lower one. All
-    numbers are taken as the decimals they print as. `label` is what errors call a
-    stream.
+    Proportions divide `epoch_size` by largest remainder: within 1 of exact, ties to the
+    first stream. Repeats are rounded to the nearest number of samples, halves down.
+    Floats are read as the decimals that they print as.
 
-    Raises `WeightError` for proportions beside other quotas, and when nothing is asked
-    of any stream; `ConfigError` for an `epoch_size` beside repeat or choose;
-    `EmptyDatasetError` for samples asked of an empty stream.
+    Args:
+        sizes: Samples of each stream.
+        quotas: The quota of each stream.
+        epoch_size: Samples of an epoch. None for the sum of the sizes.
+        label: Returns the name of a stream, for messages.
 
-    >>> epoch_counts(
-    ...     [100, 200], [Quota(proportion=0.25), Quota(proportion=0.75)]
-    ... ).tolist()
-    [75, 225]
+    Returns:
+        Samples of each stream, int64, shape (num_streams,).
+
+    Raises:
+        WeightError: If only some streams have a proportion, or all counts are 0.
+        ConfigError: If `epoch_size` is combined with `repeat` or `choose`.
+        EmptyDatasetError: If samples of an empty stream are requested.
+
+    Example:
+        >>> quotas = [Quota(proportion=0.25), Quota(proportion=0.75)]
+        >>> epoch_counts([100, 200], quotas).tolist()
+        [75, 225]
     """
     counts = _epoch_counts(sizes, quotas, epoch_size, label)
     for stream, (size, count) in enumerate(zip(sizes, counts.tolist(), strict=True)):
@@ -210,21 +225,25 @@ def _absolute_counts(sizes: Sequence[int], quotas: Sequence[Quota]) -> Int64Arra
 
 
 class EpochDraws:
-    """`count` draws per epoch from a stream of `size` samples: whole passes, then a
-    part of one.
+    """Draws of a stream in each epoch: complete passes, then a part of one.
 
-    Every epoch draws each sample floor(count / size) or ceil(count / size) times. The
-    part takes the same samples in every epoch when it is `fixed`; otherwise others, so
-    that after any number of epochs a sample has been drawn within 1 of e * count / size
-    times.
+    Every epoch draws each sample floor(count / size) or ceil(count / size) times, and
+    no sample is repeated before its pass has ended. Unless `fixed`, partial passes
+    contain different samples, so that after e epochs a sample was drawn within 1 of
+    e * count / size times. Any draw costs the same.
 
-    Each pass is in the stream's order, or with `shuffle` in a random one of its own; no
-    sample comes again before its pass has ended. Any draw of any epoch costs the same.
+    Args:
+        size: Samples of the stream.
+        count: Draws in an epoch.
+        key: Key of random choices.
+        shuffle: Whether each pass has a random order. False keeps the stored order.
+        fixed: Whether partial passes contain the same samples in every epoch.
 
-    >>> import numpy as np
-    >>> draws = EpochDraws(4, 6, key=1)
-    >>> (draws.locate(np.zeros(6, dtype=np.int64), np.arange(6))[:4] % 4).tolist()
-    [0, 1, 2, 3]
+    Example:
+        >>> import numpy as np
+        >>> draws = EpochDraws(4, 6, key=1)
+        >>> (draws.locate(np.zeros(6, dtype=np.int64), np.arange(6))[:4] % 4).tolist()
+        [0, 1, 2, 3]
     """
 
     def __init__(
@@ -247,8 +266,16 @@ class EpochDraws:
         self._scattered = WindowedPermutation(size, _BLOCK, *keys)
 
     def locate(self, epoch: Int64Array, nth: Int64Array) -> Int64Array:
-        """Return for draw `nth`, 0 <= nth < count, of an epoch its pass, counted from
-        the first epoch on, times `size`, plus the sample.
+        """Return the position in the stream of each draw.
+
+        Args:
+            epoch: The epoch of each draw, int64, shape (n,).
+            nth: The number of each draw in its epoch, 0 <= nth < count, int64, shape
+                (n,).
+
+        Returns:
+            pass * size + sample, with passes counted from the first epoch, int64, shape
+            (n,).
         """
         number, within = np.divmod(nth, self._samples)
         passes = epoch * self._passes + number
@@ -273,7 +300,7 @@ class EpochDraws:
     # their own.
 
     def _place(self, turn: Int64Array, nth: Int64Array) -> Int64Array:
-        """Return the place that is taken as number `nth`."""
+        """Return the place of draw `nth` of a partial pass."""
         size = self._samples
         part = self._part
         wide = (
@@ -285,7 +312,7 @@ class EpochDraws:
         return (-(-reached * size // part) - 1 - turn).astype(np.int64)
 
     def _in_order(self, turn: Int64Array, nth: Int64Array) -> Int64Array:
-        """Return the samples that `_scattered` gives, ascending within their pass."""
+        """Return the samples of `_scattered`, ascending within their pass."""
         out = np.empty_like(nth)
         size = self._samples
         part = self._part

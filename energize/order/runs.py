@@ -1,4 +1,4 @@
-"""Runs of slots that sources share, in integers and without drift at any position."""
+"""Runs of slots that sources share, in exact integer arithmetic at any position."""
 
 from __future__ import annotations
 
@@ -24,29 +24,37 @@ _NARROW = 2**31
 """Products of two numbers up to this one fit in int64."""
 
 _ODD = np.uint64(0x9E3779B97F4A7C15)
-"""Numbers times this are far apart in all bits."""
+"""Odd constant whose multiples differ in all bits (golden ratio)."""
 
 
 class HuffmanTree:
-    """The tree over sources of positive `weights`, whose sum is below 2**61.
+    """A Huffman tree over sources.
 
-    Nodes by number: the `leaves` sources first, then inner nodes, each after its
-    children; the last is the root. `light` and `heavy` are the children of inner nodes,
-    `part` and `whole` what the light child and the node itself weigh. `ends` cut the
-    inner nodes into runs, none of which has a node and its child.
+    Nodes are numbered: first the `leaves` sources, then inner nodes, each after its
+    children; the last is the root. The two lightest nodes are joined until one is left.
+    The sibling of a node weighs at least as much as each child of the node, so weights
+    along a path to the root grow at least like Fibonacci numbers.
 
-    The two lightest nodes are joined until one is left; all pairs that no new node can
-    come between are joined at once. A node's sibling weighs at least as much as each of
-    its own children, so weights on the way to the root grow at least like Fibonacci
-    numbers.
-
-    Source: Huffman, "A method for the construction of minimum-redundancy codes", Proc.
+    Sources: Huffman, "A method for the construction of minimum-redundancy codes", Proc.
     IRE 40, 1952; Buro, "On the maximum length of Huffman codes", Inf. Process. Lett.
     45, 1993.
 
-    >>> tree = HuffmanTree(np.array([5, 1, 3]))
-    >>> tree.light.tolist(), tree.heavy.tolist(), tree.whole.tolist()
-    ([1, 3], [2, 0], [4, 9])
+    Attributes:
+        light: The lighter child of each inner node.
+        heavy: The heavier child of each inner node.
+        part: The weight of the lighter child of each inner node.
+        whole: The weight of each inner node.
+        ends: Ends of ranges of inner nodes that can be processed together: no range
+            contains a node and its child.
+
+    Args:
+        weights: Positive weights, whose sum is below 2**61, int64, shape
+            (num_sources,).
+
+    Example:
+        >>> tree = HuffmanTree(np.array([5, 1, 3]))
+        >>> tree.light.tolist(), tree.heavy.tolist(), tree.whole.tolist()
+        ([1, 3], [2, 0], [4, 9])
     """
 
     def __init__(self, weights: Int64Array) -> None:
@@ -69,7 +77,7 @@ class HuffmanTree:
         self.whole = weigh[self.leaves :]
 
     def sums(self, values: FloatArray) -> FloatArray:
-        """Return for each node the sum of its leaves' values."""
+        """Return the sum of the values of the leaves below each node."""
         sums = np.concatenate([values, np.zeros(len(self.light))])
         for begin, end in pairwise(self.ends):
             below = sums[self.light[begin:end]] + sums[self.heavy[begin:end]]
@@ -78,29 +86,31 @@ class HuffmanTree:
 
 
 class Apportionment:
-    """Which source each of the slots 0, 1, 2, ... belongs to, in the ratio of integer
-    `weights`.
+    """Assign the slots 0, 1, 2, ... to sources in the ratio of integer weights.
 
-    Of the first m slots of a node, its light child has `m * part / whole`, rounded; the
-    heavy child has the others. One slot more goes to just one child, so counts never
-    fall, and sum to the slots. All of it in integers: no position is too far.
+    Of the first m slots of a node, its light child has `m * part / whole`, rounded, and
+    the heavy child has the rest. Every slot goes to one child, so counts never
+    decrease, and sum to the slots. All arithmetic is in integers, exact at any
+    position.
 
-    Halves are rounded up. A source is then within 1.68 slots of its exact share at
-    every slot: half of the sum of its weight over that of each node above it, whose
-    weights grow at least like Fibonacci numbers along a Huffman tree, so half of 1 + 1
-    + 1/2 + 1/3 + 1/5 + 1/8 + ...
+    Without a key, halves are rounded up. A source is then within 1.68 slots of its
+    exact share at every slot: half of the sum of its weight over the weight of each
+    node above it, so at most half of 1 + 1 + 1/2 + 1/3 + 1/5 + 1/8 + ...
 
-    With a `key`, rounding is drawn: a light child has one slot, any of them, in each
-    stretch of slots in which one is due to it. A source is then within twice that,
-    3.36; where shares of the slots so far are whole numbers it still has just these;
-    and the order never repeats.
+    With a key, rounding is random: a light child has one random slot in each range of
+    slots in which one is due. A source is then within 3.36 slots, counts are exact
+    where shares are whole numbers, and the order never repeats.
 
-    `owed` is what each source is to have more than its share, from slots before the
-    first: as much of it as rounding can make good comes at once. Weights are positive,
-    their sum is below 2**61.
+    Args:
+        weights: Positive weights, whose sum is below 2**61, int64, shape
+            (num_sources,).
+        key: Key of random rounding. None rounds halves up.
+        owed: Slots that each source is due from before the first slot, float64, shape
+            (num_sources,). They are compensated at once, up to the rounding.
 
-    >>> Apportionment(np.array([1, 6, 2, 1])).counts(20).tolist()
-    [2, 12, 4, 2]
+    Example:
+        >>> Apportionment(np.array([1, 6, 2, 1])).counts(20).tolist()
+        [2, 12, 4, 2]
     """
 
     def __init__(
@@ -170,8 +180,9 @@ class Apportionment:
     def _light(
         self, inner: Int64Array, counts: Int64Array
     ) -> tuple[Int64Array, BoolArray]:
-        """Return for inner nodes what the light child has of the first `counts` slots,
-        and whether it has the next.
+        """Return the slots of light children among the first slots of inner nodes.
+
+        Also returns whether the light child has the next slot.
         """
         part = self._tree.part[inner]
         whole = self._tree.whole[inner]
@@ -210,8 +221,9 @@ class Apportionment:
 def divided(
     count: Int64Array, part: Int64Array, phase: Int64Array, whole: Int64Array
 ) -> tuple[Int64Array, Int64Array]:
-    """Return quotient and remainder of `count * part + phase` by `whole`, where both
-    fit in int64 and the product need not: Python's integers cannot overflow.
+    """Return quotient and remainder of `count * part + phase` by `whole`.
+
+    The product may exceed int64, so Python integers are used.
     """
     wide = count.astype(object) * part + phase
     number: Int64Array = (wide // whole).astype(np.int64)
@@ -222,12 +234,19 @@ A = TypeVar("A", Int32Array, Int64Array)
 
 
 class Glide:
-    """Slots from `edges[0]` = 0 on, shared out piece by piece: what sources are due in
-    a piece is rounded by largest remainder, and what rounding owes them is carried to
-    the next.
+    """Slots with changing shares, assigned in pieces with constant shares.
 
-    `shares` are those of each source (columns) in each piece (rows), and sum to 1.
-    `owed` is what they are due from slots before the first.
+    The slots that are due in a piece are rounded by largest remainder, and the rounding
+    error is carried to the next piece.
+
+    Args:
+        edges: The first slot of each piece, from 0, and the end, int64,
+            shape (num_pieces + 1,).
+        shares: The share of each source in each piece, float64,
+            shape (num_pieces, num_sources). Rows sum to 1.
+        key: Key of random rounding.
+        owed: Slots that each source is due from before the first slot, float64, shape
+            (num_sources,).
     """
 
     def __init__(
@@ -270,8 +289,13 @@ class Glide:
         return pairs_by_value(self._piece(slots), in_piece)
 
     def due(self, slot: int) -> FloatArray:
-        """Return what each source is due before a slot: what it has, in a piece its
-        part of that; at the end also what rounding still owes it.
+        """Return the slots that are due to each source before a slot.
+
+        Within a piece this is a linear interpolation; at the end, it includes the
+        rounding error.
+
+        Args:
+            slot: A slot, or the end.
         """
         piece = int(self._piece(np.array([slot]))[0])
         before, after = self._before[piece : piece + 2]
@@ -292,8 +316,15 @@ class Glide:
 
 
 def rounded_shares(due: FloatArray, size: int, drawn: BoolArray) -> Int64Array:
-    """Return integers that sum to `size`, which is about the sum of `due`: floors, but
-    0 at least, then one each to the largest remainders. Those not `drawn` get nothing.
+    """Round to integers that sum to `size`.
+
+    Values are rounded down, but to at least 0; then the largest remainders get one
+    each.
+
+    Args:
+        due: Values whose sum is about `size`, float64, shape (n,).
+        size: The sum of the result.
+        drawn: Whether a value may get more than 0, bool, shape (n,).
     """
     totals = np.where(drawn, np.floor(np.maximum(due, 0.0)), 0.0).astype(np.int64)
     missing = size - int(totals.sum())
@@ -309,20 +340,24 @@ def rounded_shares(due: FloatArray, size: int, drawn: BoolArray) -> Int64Array:
 
 
 _AHEAD = 8192
+"""Slots of a window, enough to hide the overhead of numpy calls."""
 
 LAYOUTS_KEPT = 8
-"""Slots that are laid out at once: enough that calls of numpy cost little beside their
-work; and of how many such windows of a scheme the layout is kept."""
+"""Cached windows of a scheme."""
 
 _Layout: TypeAlias = tuple[Int32Array, Int64Array]
 
 _DENSE = 8
-"""Where one slot of so many is asked for, laying out all costs less than finding it
-alone."""
+"""A window is laid out if at least one of this many of its slots is requested."""
 
 
 class Turns:
-    """The sources in turn, from source `first` on, over and over."""
+    """The sources in turn, over and over.
+
+    Args:
+        sources: Number of sources.
+        first: The source of slot 0.
+    """
 
     def __init__(self, sources: int, first: int) -> None:
         self._sources = sources
@@ -337,12 +372,19 @@ class Turns:
 
 
 class Windows:
-    """A run of `length` slots, or without end, in windows of `size` slots that are laid
-    out at once.
+    """Divide a run of slots into windows whose order is cached.
 
-    With a `key`, the slots of each window are shuffled: at its end sources have what
-    the run gives them. Without, slots are where the run has them, and laid out only
-    where they are read on. `layouts` is `laid_out`, some of whose answers are kept.
+    With a key, the slots of each window are shuffled, so counts at ends of windows are
+    those of the run. Without a key, slots stay as in the run, and windows are only used
+    for dense requests, where they are faster.
+
+    Args:
+        run: The scheme of the slots.
+        length: Number of slots. None for no end.
+        sources: Number of sources.
+        layouts: `laid_out`, with a cache.
+        size: Slots of a window.
+        key: Key of the shuffle. None for no shuffle.
     """
 
     def __init__(
@@ -388,9 +430,7 @@ class Windows:
         return pairs_by_value(windows, in_window)
 
     def laid_out(self, window: int) -> _Layout:
-        """Return the sources of the slots of a window, and which of its source each
-        is.
-        """
+        """Return the source of each slot of a window, and its item of the source."""
         start = window * self._size
         end = (window + 1) * self._size
         if self._length is not None:
@@ -407,8 +447,12 @@ class Windows:
 
 
 def rearranged(source: A, nth: Int64Array, order: Int64Array) -> tuple[A, Int64Array]:
-    """Return the sources of slots in another order, and which of its source each slot
-    now is.
+    """Return the sources of slots in another order, with their items numbered again.
+
+    Args:
+        source: The source of each slot, shape (n,).
+        nth: The item of its source in each slot, int64, shape (n,).
+        order: Numbers of slots in their new order, int64, shape (n,).
     """
     placed = source[order]
     placed_nth = np.empty_like(nth)
@@ -417,9 +461,7 @@ def rearranged(source: A, nth: Int64Array, order: Int64Array) -> tuple[A, Int64A
 
 
 def _by_source(source: Int32Array | Int64Array) -> Int64Array:
-    """Return the slots of the first source, then those of the second, ..., each in
-    order.
-    """
+    """Return the slots of the first source, then of the second, and so on."""
     # Numpy sorts 16-bit integers by radix, several times as fast as longer ones.
     small = not len(source) or int(source.max()) < 2**16
     return np.argsort(source.astype(np.uint16) if small else source, kind="stable")

@@ -15,22 +15,44 @@ FARTHEST = 2**62
 
 
 class Scheme(Protocol):
-    """Slots 0, 1, 2, ... given to sources 0 .. n-1; positions only, nothing is read."""
+    """Protocol of an assignment of slots 0, 1, 2, ... to sources 0 .. n-1.
+
+    A pure function of positions; no data are read.
+    """
 
     def counts(self, n: int, /) -> Int64Array:
-        """Return the slots given to each source among the first `n`: int64, sums to
-        `n`, monotone in `n`.
+        """Return the number of slots of each source among the first `n`.
+
+        Args:
+            n: Number of slots.
+
+        Returns:
+            Counts that sum to `n` and never decrease with `n`, int64, shape
+            (num_sources,).
         """
 
     def locate(self, ks: Int64Array, /) -> tuple[Int64Array, Int64Array]:
-        """Return for each slot its source, and which item of the source has the slot:
-        for most schemes the number of earlier slots of the source.
+        """Return the source of each slot, and which of its items has the slot.
+
+        In most schemes, the item is the number of earlier slots of the source.
+
+        Args:
+            ks: Slots, int64, shape (n,).
+
+        Returns:
+            Sources and items, int64, shape (n,) each.
         """
 
 
 class SuccessionScheme:
-    """One source after another: source i has the slots from `starts[i]` on, up to those
-    of the next source. The last source has no end.
+    """One source after another, in consecutive ranges of slots.
+
+    Source i has the slots from `starts[i]` to before `starts[i + 1]`. The last source
+    has no end.
+
+    Args:
+        starts: The first slot of each source, int64, shape (num_sources,).
+        first_items: The first item of each source. None for item 0.
 
     Example:
         >>> scheme = SuccessionScheme(np.array([0, 3]))
@@ -59,13 +81,15 @@ class SuccessionScheme:
 
 
 class RepeatedScheme:
-    """The first slots of a scheme over and over. Sources continue from epoch to epoch.
+    """Repeat the first slots of a scheme. Sources continue from epoch to epoch.
+
+    Args:
+        scheme: The scheme of one epoch.
+        epoch_counts: Items of each source in an epoch, int64, shape (num_sources,).
 
     Example:
-        >>> epochs = RepeatedScheme(
-        ...     SuccessionScheme(np.array([0, 2])), np.array([2, 1])
-        ... )
-        >>> source, nth = epochs.locate(np.arange(6))
+        >>> one = SuccessionScheme(np.array([0, 2]))
+        >>> source, nth = RepeatedScheme(one, np.array([2, 1])).locate(np.arange(6))
         >>> source.tolist(), nth.tolist()
         ([0, 0, 1, 0, 0, 1], [0, 1, 0, 2, 3, 1])
     """
@@ -89,11 +113,16 @@ class RepeatedScheme:
 
 
 def first_where(holds: Callable[[int], bool], upto: int, guess: float) -> int:
-    """Return the least number above 0 for which `holds`, which is true of `upto` and of
-    all numbers after the first. It takes few questions if `guess` is near.
+    """Return the smallest number above 0 for which `holds` is true.
 
-    >>> first_where(lambda number: number * number >= 90, 1000, guess=9)
-    10
+    Args:
+        holds: A condition that stays true once it is true.
+        upto: A number for which it is true.
+        guess: A start for the search; a good guess needs few calls.
+
+    Example:
+        >>> first_where(lambda number: number * number >= 90, 1000, guess=9)
+        10
     """
     low = 0
     high = upto

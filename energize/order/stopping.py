@@ -18,14 +18,22 @@ STOP_RULES = ("restart", "first_exhausted", "all_exhausted")
 def slot_limits(
     sizes: Sequence[int], stop: str, max_epochs: Sequence[int | None]
 ) -> Int64Array:
-    """Return how many slots each source may take: `max_epochs` times its size, or
-    `INFINITE`.
+    """Return how many slots each source can take.
 
-    Where `max_epochs` is None, it is without limit under `restart`, and one epoch
-    otherwise. Raises `ConfigError` for an unknown rule or an epoch count below 1.
+    Args:
+        sizes: Items of each source.
+        stop: One of `STOP_RULES`.
+        max_epochs: Epochs of each source. None for no limit with "restart", else 1.
 
-    >>> slot_limits([10, 30], "all_exhausted", [None, 2]).tolist()
-    [10, 60]
+    Returns:
+        Epochs times size, or `INFINITE`, int64, shape (num_sources,).
+
+    Raises:
+        ConfigError: For an unknown rule, or a number of epochs below 1.
+
+    Example:
+        >>> slot_limits([10, 30], "all_exhausted", [None, 2]).tolist()
+        [10, 60]
     """
     checked_choice(stop, "stop", STOP_RULES)
     limits = []
@@ -39,24 +47,28 @@ def slot_limits(
 
 
 def stopped_scheme(scheme: Scheme, limits: Int64Array, stop: str) -> tuple[Scheme, int]:
-    """Return `scheme` ended by a stop rule where sources have had their `limits`, and
-    its size.
+    """Return a scheme with an end, set by a stop rule and the limits of sources.
 
-    `first_exhausted` ends before the first slot that asks a source for more than its
-    limit. Under the other rules a source that has reached its limit drops out and its
-    slots go to those that are left, by weight; it ends when no source with a weight is
-    left, so every source takes its limit exactly, unless its weight reaches 0. The size
-    is `INFINITE` if that never comes. After the end the same slots come again, and
-    every source goes on where it was.
+    "first_exhausted" ends before the first slot that would exceed the limit of a
+    source. With the other rules, a source at its limit is left out, its slots go to the
+    other sources by weight, and the scheme ends when no source with a weight is left.
+    After the end, the same slots are repeated, and sources continue. Sources with
+    weight 0 are ignored.
 
-    Sources that can never be drawn, of weight 0, count for nothing. Only schemes that
-    `make_scheme` made can leave out sources.
+    Args:
+        scheme: The scheme; only those of `make_scheme` can leave out sources.
+        limits: Slots that each source can take, int64, shape (num_sources,).
+        stop: One of `STOP_RULES`.
 
-    >>> from energize.order import make_scheme
-    >>> halves = make_scheme("exact", [0.5, 0.5])
-    >>> scheme, size = stopped_scheme(halves, np.array([10, 30]), "all_exhausted")
-    >>> size, scheme.counts(20).tolist(), scheme.counts(30).tolist()
-    (40, [10, 10], [10, 20])
+    Returns:
+        The scheme, and the slots of an epoch, or `INFINITE`.
+
+    Example:
+        >>> from energize.order import make_scheme
+        >>> halves = make_scheme("exact", [0.5, 0.5])
+        >>> scheme, size = stopped_scheme(halves, np.array([10, 30]), "all_exhausted")
+        >>> size, scheme.counts(20).tolist(), scheme.counts(30).tolist()
+        (40, [10, 10], [10, 20])
     """
     guess = 1.0
     if isinstance(scheme, MixingScheme):

@@ -1,8 +1,8 @@
-"""Schemes by weight: which source each slot of a mix belongs to.
+"""Schemes by weight, which assign the slots of a mix to sources.
 
-A scheme is a timeline of segments: in each the same sources, by fixed or interpolated
-weights. Each segment is made from the ones before it, so nothing that comes later
-changes what came before.
+A scheme is a timeline of segments. Within a segment, the sources are the same, and
+weights are fixed or interpolated. Each segment depends only on earlier segments, so a
+later change never affects earlier slots.
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ from energize.order.weights import (
 # Schemes: timelines of segments.
 
 SCHEMES = ("even", "exact", "block", "random", "uniform", "round_robin")
-"""The names of all schemes; `block` has the option `block_size`."""
+"""The names of all schemes. `block` has the option `block_size`."""
 
 WEIGHTLESS = frozenset({"uniform", "round_robin"})
-"""Schemes that treat all sources alike, whatever their weights."""
+"""Schemes that give all sources equal shares."""
 
 _CLOSING = 64
-"""Sources that end within start / 64 slots of each other share one closing segment."""
+"""Sources that end within start / 64 slots of each other share a closing segment."""
 
 _BLOCK_SIZE = 1000
 
@@ -72,13 +72,17 @@ Names: TypeAlias = tuple[str, ...] | None
 Settings: TypeAlias = dict[str, Any]
 
 Changes: TypeAlias = tuple[tuple[int, tuple[Weight, ...]], ...]
-"""Slots, and the weights that are in force from there on; the first slot is 0."""
+"""Slots, and the weights from these slots on; the first slot is 0."""
 
 
 @dataclass(frozen=True, eq=False)
 class Segment(ABC):
-    """Slots from `start` to before `end`; `before` are the slots of every source before
-    `start`.
+    """A range of slots.
+
+    Attributes:
+        start: The first slot.
+        end: The slot after the last one.
+        before: Slots of each source before `start`.
     """
 
     start: int
@@ -87,23 +91,27 @@ class Segment(ABC):
 
     @abstractmethod
     def counts(self, slot: int) -> Int64Array:
-        """Return the slots of every source before a slot of this segment, or its
-        end.
+        """Return the slots of each source before a slot.
+
+        Args:
+            slot: A slot of this segment, or its end.
         """
 
     @abstractmethod
     def locate(self, slots: Int64Array) -> tuple[Int64Array, Int64Array]:
-        """Return for slots of this segment their sources, and how many before went to
-        each.
-        """
+        """Return the source of each slot, and the number of its earlier slots."""
 
 
 class WeightedScheme(ABC):
-    """A scheme by the weights of its `eras`, in segments that are found when they are
-    needed. Two of equal descriptions are equal.
+    """Base of schemes by weights.
 
-    Slots are whole numbers from 0, below 2**62, in an array of one dimension or a list.
-    Raises `ConfigError` for others.
+    Segments are computed when they are needed. Schemes with equal descriptions are
+    equal.
+
+    Args:
+        names: Names of the sources; None if they have none.
+        changes: Slots, and the weights from these slots on.
+        settings: Parameters of the scheme.
     """
 
     def __init__(self, names: Names, changes: Changes, settings: Settings) -> None:
@@ -118,13 +126,19 @@ class WeightedScheme(ABC):
 
     @abstractmethod
     def _after(self, last: Any) -> Segment | None:
-        """Return the segment that follows the last one, if any; None where the mix
-        ends.
-        """
+        """Return the segment after `last`; None at the end of the mix."""
 
     def counts(self, n: int) -> Int64Array:
-        """Return the slots given to each source among the first `n`: int64, sums to
-        `n`, monotone in `n`.
+        """Return the number of slots of each source among the first `n`.
+
+        Args:
+            n: Number of slots, up to 2**62.
+
+        Returns:
+            Counts that sum to `n`, int64, shape (num_sources,).
+
+        Raises:
+            ConfigError: If `n` is not a number of slots.
         """
         slots = n if type(n) is int else whole_number(n)
         if slots is None or not 0 <= slots <= FARTHEST:
@@ -136,8 +150,16 @@ class WeightedScheme(ABC):
         return self._segments[at - 1].counts(slots)
 
     def locate(self, ks: npt.ArrayLike) -> tuple[Int64Array, Int64Array]:
-        """Return for each slot its source, and how many slots before it went to that
-        source.
+        """Return the source of each slot, and the number of its earlier slots.
+
+        Args:
+            ks: Slots below 2**62, one dimension.
+
+        Returns:
+            Sources and counts, int64, shape (n,) each.
+
+        Raises:
+            ConfigError: If `ks` are not slots.
         """
         slots = np.asarray(ks)
         if not slots.size:
@@ -162,8 +184,10 @@ class WeightedScheme(ABC):
         )
 
     def reach(self, n: int) -> int:
-        """Find the segments of the first `n` slots; return `n`, or the size of a mix
-        that ends before.
+        """Compute the segments of the first `n` slots.
+
+        Returns:
+            `n`, or the size of a mix that ends earlier.
         """
         segments = self._segments
         while segments[-1].end < n:
@@ -189,20 +213,27 @@ class WeightedScheme(ABC):
 
     @property
     def changes(self) -> Changes:
-        """The slots from which on weights are others, and these."""
+        """The slots at which weights change, and the new weights."""
         return tuple((era.start, era.given) for era in self.eras[1:])
 
     def with_weights_from(self, slot: int, weights: GivenWeights) -> Self:
-        """Return the same scheme with other weights from a slot on; all slots before it
-        stay as they are.
+        """Return the same scheme with other weights from a slot on.
 
-        Weights are given as those of the scheme are: of all sources, by name if they
-        have names. Raises `ConfigError` for a slot before that of an earlier change.
+        Earlier slots stay the same.
 
-        >>> scheme = make_scheme("exact", {"code": 1, "text": 1})
-        >>> changed = scheme.with_weights_from(100, {"code": 3, "text": 1})
-        >>> changed.counts(100).tolist(), changed.counts(200).tolist()
-        ([50, 50], [125, 75])
+        Args:
+            slot: The first slot with the new weights.
+            weights: Weights of all sources, by name if the sources have names.
+
+        Raises:
+            ConfigError: If an earlier change is at `slot` or later.
+            WeightError: If weights are invalid, or not those of the sources.
+
+        Example:
+            >>> scheme = make_scheme("exact", {"code": 1, "text": 1})
+            >>> changed = scheme.with_weights_from(100, {"code": 3, "text": 1})
+            >>> changed.counts(100).tolist(), changed.counts(200).tolist()
+            ([50, 50], [125, 75])
         """
         at = checked_whole(slot, "the slot from which weights change", 0)
         if self.changes and at <= (before := self.eras[-1].start):
@@ -223,10 +254,15 @@ class WeightedScheme(ABC):
     def as_described(
         self, weights: Sequence[Any], changes: Sequence[Sequence[Any]]
     ) -> Self:
-        """Return the same scheme with weights as `described` tells them, and (slot,
-        weights) of changes.
+        """Return the same scheme with weights from a saved description.
 
-        Raises `KeyError`, `TypeError` or `ValueError` for what was not told so.
+        Args:
+            weights: Described weights at slot 0.
+            changes: Slots and described weights from these slots on.
+
+        Raises:
+            KeyError: For an incomplete description; `TypeError` and `ValueError` for
+                other faults.
         """
         described_eras = [(0, weights), *changes]
         eras = tuple(
@@ -235,9 +271,7 @@ class WeightedScheme(ABC):
         return type(self)(self.names, eras, self._settings)
 
     def _until(self, slot: int) -> tuple[Any, ...]:
-        """Return segments that are known, up to a slot, which nothing from there on
-        decides.
-        """
+        """Return the computed segments before a slot, cut there."""
         return ()
 
     def _with(self, segments: tuple[Segment, ...], **changed: Any) -> Self:
@@ -247,9 +281,14 @@ class WeightedScheme(ABC):
         return other
 
     def first_difference(self, other: Self, end: int) -> int | None:
-        """Return the first slot before `end` from which on `other`, which differs in
-        its weights alone, may give slots to other sources; None if all before it are
-        the same.
+        """Return the first slot at which another scheme can differ.
+
+        Args:
+            other: A scheme that differs only in its weights.
+            end: The end of the comparison.
+
+        Returns:
+            The slot; None if all slots before `end` are equal.
         """
         slot = 0
         while slot < end:
@@ -265,8 +304,10 @@ class WeightedScheme(ABC):
         return None
 
     def shares(self, slot: int = 0) -> list[float]:
-        """Return the asked share of each source at a slot: its weight divided by the
-        sum.
+        """Return the requested share of each source at a slot.
+
+        Args:
+            slot: Slot of the mix.
         """
         era, _ = era_at(self.eras, slot)
         shares: list[float] = shares_at(era.given, [slot])[0].tolist()
@@ -274,11 +315,11 @@ class WeightedScheme(ABC):
 
     @property
     def varies(self) -> bool:
-        """Whether shares are not the same at all slots."""
+        """Whether shares change over time."""
         return len(self.eras) > 1 or bool(self.eras[0].points)
 
     def describe(self) -> dict[str, Any]:
-        """Return name and parameters as JSON: what a saved state is checked against."""
+        """Return the parameters as JSON, which saved states are compared with."""
         tree: dict[str, Any] = self._settings | {
             "names": self.names,
             "weights": self.eras,
@@ -291,7 +332,7 @@ class WeightedScheme(ABC):
     __hash__ = None  # type: ignore[assignment]  # its description is compared
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Return what is pickled: not what was computed."""
+        """Pickle the parameters, without computed segments."""
         changes = (0, self.eras[0].given), *self.changes
         return type(self), (self.names, changes, self._settings)
 
@@ -301,11 +342,13 @@ class WeightedScheme(ABC):
 
 @dataclass(frozen=True, eq=False)
 class MixingSegment(Segment):
-    """The slots belong to the sources `members`, by a `run` of their own.
+    """A segment of a `MixingScheme`.
 
-    `owed` is what each source was due before the start and had not had. `dues` are the
-    members' weights, or what a glide gives them; None in a segment in which sources
-    reach their limits.
+    Attributes:
+        members: The sources with slots.
+        run: The order of their slots.
+        dues: The weights of the members, or a `Glide`. None in a closing segment.
+        owed: Slots that each source was due before the start and did not get.
     """
 
     members: Int64Array
@@ -327,13 +370,15 @@ class MixingSegment(Segment):
 
     @property
     def shares(self) -> FloatArray:
-        """Those of the members at the start, in any unit."""
+        """The weights of the members at the start, in any unit."""
         dues: Any = self.dues
         return dues.first_shares if isinstance(dues, Glide) else dues.astype(np.float64)
 
     def owed_after(self, after: Int64Array) -> FloatArray:
-        """Return what every source was due by the end and has not had, with its slots
-        `after`.
+        """Return the slots that each source was due by the end and did not get.
+
+        Args:
+            after: Slots of each source before the end.
         """
         length = self.end - self.start
         owed = np.zeros(len(self.owed))
@@ -350,8 +395,14 @@ class MixingSegment(Segment):
         return owed
 
     def windows_within(self, limits: Int64Array, window: int) -> int | None:
-        """Return how many windows of slots, counted from the start, give no source more
-        than its limit; None if all do.
+        """Return how many windows from the start keep all sources within limits.
+
+        Args:
+            limits: Slots that each source can take.
+            window: Slots of a window.
+
+        Returns:
+            The number of windows; None if no limit is reached.
         """
         end = min(self.end, FARTHEST)
 
@@ -372,13 +423,16 @@ class MixingSegment(Segment):
 class MixingScheme(WeightedScheme):
     """A scheme by name; see `make_scheme`.
 
-    With `limited`, sources have their first slots up to a limit and no others. Where
-    sources end, the others take over their slots by weight. When none with a weight is
-    left, the mix ends.
+    With `limited`, sources have no slots after a limit: the other sources take over by
+    weight, and the mix ends when no source with a weight is left. Sources that reach
+    their limits at nearly the same time do so in one closing segment, with whole
+    numbers of slots for all: within a slot of each source, or 1/64 of the earlier
+    slots.
 
-    Sources that reach their limits soon after one another do so in one closing segment,
-    with whole numbers of slots for all: within a slot per source, or a 64th of what
-    lies before.
+    Args:
+        names: Names of the sources; None if they have none.
+        changes: Slots, and the weights from these slots on.
+        settings: The name, key and options of the scheme.
     """
 
     def __init__(self, names: Names, changes: Changes, settings: Settings) -> None:
@@ -394,12 +448,17 @@ class MixingScheme(WeightedScheme):
         super().__init__(names, changes, settings)
 
     def limited(self, limits: Int64Array) -> MixingScheme:
-        """Return the same scheme with at most so many slots for each source."""
+        """Return the same scheme with a maximum number of slots for each source."""
         return self._with((), _limits=limits)
 
     def without(self, source: int, slot: int) -> MixingScheme:
-        """Return the same scheme with no more slots for a source from `slot` on; all
-        slots before it stay as they are.
+        """Return the same scheme without a source from a slot on.
+
+        Earlier slots stay the same.
+
+        Args:
+            source: The source.
+            slot: The first slot without the source.
         """
         self.reach(slot)
         return self._with(self._until(slot), _gone=(*self._gone, (slot, source)))
@@ -458,7 +517,7 @@ class MixingScheme(WeightedScheme):
         return replace(segment, end=min(segment.end, cut))
 
     def _rounding(self, start: int) -> int | None:
-        """Return the key by which `even` draws where others round."""
+        """Return the key of random rounding for `even`; else None."""
         return derive(self._key, start) if self._name == "even" else None
 
     def _arranged(
@@ -471,9 +530,7 @@ class MixingScheme(WeightedScheme):
         return Windows(run, length, sources, self._layouts, size=self._window, key=key)
 
     def _closed(self, segment: MixingSegment, left: Int64Array) -> MixingSegment:
-        """Return a segment up to where sources begin to reach their limits; or one in
-        which they do.
-        """
+        """Return a segment up to the first limit, or a closing segment."""
         start = segment.start
         members = segment.members
         turns = self._name == "round_robin"
@@ -496,7 +553,7 @@ class MixingScheme(WeightedScheme):
 
 
 def _next_turn(members: Int64Array, last: MixingSegment | None) -> int:
-    """Return which of the members has the next turn."""
+    """Return the member with the next turn."""
     if last is None:
         return 0
     member, _ = last.run.locate(np.array([last.end - last.start - 1]))
@@ -506,8 +563,9 @@ def _next_turn(members: Int64Array, last: MixingSegment | None) -> int:
 
 
 def _capped(weights: FloatArray, left: Int64Array, size: int) -> Int64Array:
-    """Share out `size` slots by weight, but to each source no more than are `left`,
-    rounded by largest remainder.
+    """Divide `size` slots by weight, at most `left` for each source.
+
+    Rounds by largest remainder.
     """
     totals = np.zeros_like(left)
     able = (left > 0) & (weights > 0)
@@ -525,37 +583,40 @@ def _capped(weights: FloatArray, left: Int64Array, size: int) -> Int64Array:
 def make_scheme(
     name: str, weights: GivenWeights, *, key: int = 0, **options: Any
 ) -> MixingScheme:
-    """Return the scheme called `name` over sources with these `weights`, which need not
-    sum to 1.
+    """Return a scheme over sources with weights.
 
-    Weights are given by position, or by name in a mapping; sources are numbered in its
-    order, and one of weight 0 keeps its number. A weight is a number or a `Schedule`; a
-    `WeightScheduler` has those of all sources. `key` is what random choices depend on.
-    `options` are the scheme's own: `block_size` of `block`.
-
-    | name | promise |
+    | name | guarantee |
     |---|---|
-    | `even` | exact shares in every prefix, within 3.36 slots; the order is drawn |
-    | `exact` | exact shares in every prefix, within 1.68 slots; no draws |
-    | `block` | the counts of `exact` at ends of blocks of `block_size`, random inside |
-    | `random` | random in windows of 65,536 slots, with the counts of `exact` at ends |
-    | `uniform` | as `random`, all sources alike |
+    | `even` | exact shares in every prefix, within 3.36 slots; random order |
+    | `exact` | exact shares in every prefix, within 1.68 slots; deterministic order |
+    | `block` | counts of `exact` at ends of blocks of `block_size`; random within |
+    | `random` | counts of `exact` at ends of windows of 65,536 slots; random within |
+    | `uniform` | as `random`, with equal shares |
     | `round_robin` | all sources in turn |
 
-    Under schedules, sources are due the integral of their shares. What a source is owed
-    at a point is carried on, so roundings do not add up; where shares are interpolated,
-    up to 8 million slots from point to point, each of up to 512 sources is within
-    another 0.4 slots of the integral. Any slot before a point of a schedule that
-    changes in steps, or before a change of weights (`with_weights_from`), is where it
-    is without it.
+    With schedules, sources are due the integral of their shares. Rounding errors are
+    carried over points, so they do not accumulate. While shares are interpolated (up to
+    8 million slots between points, up to 512 sources), a source is within another 0.4
+    slots. Slots before a point of a step schedule, or before a change of weights, do
+    not depend on it.
 
-    Raises `WeightError` for weights that cannot be used, also where all are 0 at some
-    slot, and `ConfigError` for an unknown name or option, and for schedules that the
-    scheme cannot follow.
+    Args:
+        name: One of `SCHEMES`.
+        weights: A weight for each source: a list, a mapping by name, or a
+            `WeightScheduler`. A weight is a number or a `Schedule`; weights need not
+            sum to 1. Sources with weight 0 keep their numbers.
+        key: Key of random choices.
+        **options: `block_size` of `block`.
 
-    >>> scheme = make_scheme("block", {"code": 3, "text": 1}, block_size=4)
-    >>> scheme.names, scheme.counts(8).tolist()
-    (('code', 'text'), [6, 2])
+    Raises:
+        WeightError: If weights are invalid, or all 0 at some slot.
+        ConfigError: For an unknown name or option, or schedules in a scheme without
+            weights.
+
+    Example:
+        >>> scheme = make_scheme("block", {"code": 3, "text": 1}, block_size=4)
+        >>> scheme.names, scheme.counts(8).tolist()
+        (('code', 'text'), [6, 2])
     """
     for option in options:
         checked_choice(option, "option", option_names(name), f"the scheme {name!r}")
@@ -572,10 +633,16 @@ def make_scheme(
 
 
 def option_names(name: str) -> tuple[str, ...]:
-    """Return the options of the scheme called `name`; raise `ConfigError` if there is
-    none.
+    """Return the names of the options of a scheme.
 
-    >>> option_names("block")
-    ('block_size',)
+    Args:
+        name: One of `SCHEMES`.
+
+    Raises:
+        ConfigError: For an unknown name.
+
+    Example:
+        >>> option_names("block")
+        ('block_size',)
     """
     return ("block_size",) if checked_choice(name, "scheme", SCHEMES) == "block" else ()

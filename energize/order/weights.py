@@ -1,6 +1,4 @@
-"""The weights of a mix: exact numbers, shares of them within limits, and weights over
-time.
-"""
+"""Weights of a mix: exact numbers, shares within limits, and weights over time."""
 
 from __future__ import annotations
 
@@ -31,8 +29,15 @@ _SUM_TOLERANCE = 1e-6
 
 
 def checked_weight(weight: object, where: str, what: str = "a weight") -> float:
-    """Return `weight` as a float; raise `WeightError` naming `where` unless it is
-    finite and 0 or more.
+    """Return a weight as a float.
+
+    Args:
+        weight: The weight.
+        where: The location, for messages.
+        what: The name of the value, for messages.
+
+    Raises:
+        WeightError: Unless it is finite and 0 or more.
     """
     number: Any = (
         weight if type(weight) in (int, float, Fraction) else real_number(weight)
@@ -48,8 +53,11 @@ def checked_weight(weight: object, where: str, what: str = "a weight") -> float:
 
 
 def names_apart(expected: Iterable[str], found: Iterable[str]) -> str:
-    """Return which names are missing and which are unknown, as text; "" if they are the
-    same.
+    """Return the missing and unknown names as text; "" if the names are the same.
+
+    Args:
+        expected: The names that are required.
+        found: The actual names.
     """
     wanted = list(expected)
     listed = list(found)
@@ -63,23 +71,25 @@ def names_apart(expected: Iterable[str], found: Iterable[str]) -> str:
 
 @dataclass(frozen=True)
 class Schedule:
-    """A weight that changes with the step; usable wherever a mix takes a weight.
+    """A weight that changes over time, for any place that takes a weight.
 
-    `points` are (step, value) pairs in order of their steps, which count from 0. A
-    value holds from its step on: `step` keeps it until the next point, `linear` and
-    `cosine` go gradually to that of the next. Before the first point its value holds,
-    after the last one that of the last.
+    Before the first point, the weight has the value of the first point; after the last
+    point, the value of the last.
 
-    Steps are slots of the mix; or optimizer steps, if `slots_per_step` says how many
-    slots one of them takes (the global batch size, for a mix of samples). Points act at
-    their own slot; under the scheme `block`, those of `step` at the start of the next
-    block.
+    Args:
+        points: Pairs (step, value) in order of their steps, which count from 0.
+        interpolation: Values between points. "step" keeps the value of the last point;
+            "linear" and "cosine" change gradually.
+        slots_per_step: Slots of the mix in one step. 1 counts steps in slots; for
+            optimizer steps of a mix of samples, set the global batch size.
 
-    Raises `ConfigError` for steps or names that cannot be used, `WeightError` for
-    values.
+    Raises:
+        ConfigError: If steps are not in order, or the interpolation is unknown.
+        WeightError: If a value is negative or not finite.
 
-    >>> Schedule([(0, 0.2), (10_000, 0.5)], "linear").value(5_000)
-    0.35
+    Example:
+        >>> Schedule([(0, 0.2), (10_000, 0.5)], "linear").value(5_000)
+        0.35
     """
 
     points: Sequence[tuple[int, float]]
@@ -104,7 +114,11 @@ class Schedule:
         object.__setattr__(self, "slots_per_step", slots)
 
     def value(self, step: float) -> float:
-        """Return the weight at a step, 0 or more."""
+        """Return the weight at a step.
+
+        Args:
+            step: The step, 0 or more; fractions are allowed.
+        """
         number = real_number(step)
         if number is None or not number >= 0:
             raise ConfigError(f"Schedule: a step is a number, 0 or more; got {step!r}")
@@ -112,7 +126,14 @@ class Schedule:
         return float(self.at(np.array([slot]))[0])
 
     def at(self, slots: FloatArray) -> FloatArray:
-        """Return the weight at each slot, which need not be a whole number."""
+        """Return the weight at each slot.
+
+        Args:
+            slots: Slots, which can be fractions, float64, shape (n,).
+
+        Returns:
+            Weights, float64, shape (n,).
+        """
         steps = np.array(self.slots, dtype=np.float64)
         values = np.array([value for _, value in self.points])
         point = np.clip(np.searchsorted(steps, slots, side="right") - 1, 0, None)
@@ -127,7 +148,7 @@ class Schedule:
 
     @property
     def slots(self) -> list[int]:
-        """The slots of its points."""
+        """The slots of the points."""
         return [step * self.slots_per_step for step, _ in self.points]
 
 
@@ -135,8 +156,14 @@ class Schedule:
 class WeightSchedulePoint:
     """The weights of all sources from a step on.
 
-    They have to sum to 1 within 1e-6, so that a forgotten source shows. Raises
-    `WeightError` for weights, `ConfigError` for a step.
+    Args:
+        step: The step, from 0.
+        weights: The weight of each source. They must sum to 1 within 1e-6, so that a
+            missing source is detected.
+
+    Raises:
+        WeightError: If weights are invalid, or do not sum to 1.
+        ConfigError: If the step is invalid.
     """
 
     step: int
@@ -167,23 +194,29 @@ class WeightSchedulePoint:
 
 @dataclass(frozen=True)
 class WeightScheduler:
-    """Weights of named sources over the steps of a run, given at points.
+    """Weights of named sources over time, defined at points.
 
-    `interpolation` and `slots_per_step` are those of `Schedule`. Every point names the
-    same sources; steps are in order, none twice.
+    Args:
+        schedule: The points, in order of their steps. All have the same sources.
+        interpolation: As in `Schedule`.
+        slots_per_step: As in `Schedule`.
 
-    Raises `ConfigError`; for names, it lists those that are missing and those that are
-    too many.
+    Raises:
+        ConfigError: If points are not in order, or the interpolation is unknown.
+        WeightError: If points have different sources; the message lists them.
 
-    >>> scheduler = WeightScheduler(
-    ...     [
-    ...         WeightSchedulePoint(step=0, weights={"code": 0.2, "text": 0.8}),
-    ...         WeightSchedulePoint(step=10_000, weights={"code": 0.5, "text": 0.5}),
-    ...     ],
-    ...     interpolation="linear",
-    ... )
-    >>> scheduler.get_weights(5_000)
-    {'code': 0.35, 'text': 0.65}
+    Example:
+        >>> scheduler = WeightScheduler(
+        ...     [
+        ...         WeightSchedulePoint(step=0, weights={"code": 0.2, "text": 0.8}),
+        ...         WeightSchedulePoint(
+        ...             step=10_000, weights={"code": 0.5, "text": 0.5}
+        ...         ),
+        ...     ],
+        ...     interpolation="linear",
+        ... )
+        >>> scheduler.get_weights(5_000)
+        {'code': 0.35, 'text': 0.65}
     """
 
     schedule: Sequence[WeightSchedulePoint]
@@ -212,12 +245,17 @@ class WeightScheduler:
 
     @property
     def dataset_names(self) -> list[str]:
-        """The sources, in the order of the first point."""
+        """The names of the sources, in the order of the first point."""
         return list(self.schedule[0].weights)
 
     def get_weights(self, step: float) -> dict[str, float]:
-        """Return the weight of each source at a step, 0 or more; between points they
-        sum to 1.
+        """Return the weight of each source at a step.
+
+        Args:
+            step: The step, 0 or more.
+
+        Returns:
+            Weights by name. Between points, they sum to 1.
         """
         with raised_as("WeightScheduler", "Schedule"):
             weights = {
@@ -231,7 +269,7 @@ class WeightScheduler:
         return weights
 
     def schedules(self) -> dict[str, Schedule]:
-        """Return the weight of each source on its own."""
+        """Return the schedule of each source."""
         options = self.interpolation, self.slots_per_step
         return {
             name: Schedule(
@@ -242,7 +280,7 @@ class WeightScheduler:
 
 
 def _checked_steps(listed: Sequence[object], owner: str) -> list[int]:
-    """Return the steps of points as ints: in order, none twice."""
+    """Return the steps of points as integers in ascending order."""
     steps = [checked_whole(step, f"{owner}: the step of a point", 0) for step in listed]
     if not steps or any(before >= after for before, after in pairwise(steps)):
         raise ConfigError(
@@ -252,25 +290,35 @@ def _checked_steps(listed: Sequence[object], owner: str) -> list[int]:
 
 
 _BITS = 60
-"""Bits to which the sum of weights is rounded."""
+"""Bits of the sum of rounded weights."""
 
 _LAST_POINT = 2**40
 _PIECES = 64
-"""Into which the way between two points is cut to integrate shares."""
+"""Pieces between two points, over which shares are integrated."""
 
 _GAUSS = ((0.1127016653792583, 5 / 18), (0.5, 8 / 18), (0.8872983346207417, 5 / 18))
-"""Places and weights of Gauss-Legendre quadrature over 0 to 1."""
+"""Nodes and weights of three-point Gauss-Legendre quadrature on [0, 1]."""
 
 _ROUNDED = Fraction(1, 10**9)
-"""How far limits may miss a sum of 1 because they were written with few digits."""
+"""Tolerance for a sum of limits, as in 0.333 + 0.333 + 0.334."""
 
 
 def exact_weight(weight: object, where: str) -> float | Fraction:
-    """Return a checked weight in its exact value: a float if the decimal it prints as
-    is just that.
+    """Return a checked weight without rounding.
 
-    >>> exact_weight(0.1, "code"), exact_weight(Fraction(1, 3), "code")
-    (0.1, Fraction(1, 3))
+    Args:
+        weight: The weight.
+        where: The location, for messages.
+
+    Returns:
+        A float if its decimal notation is exact, else a fraction.
+
+    Raises:
+        WeightError: Unless it is finite and 0 or more.
+
+    Example:
+        >>> exact_weight(0.1, "code"), exact_weight(Fraction(1, 3), "code")
+        (0.1, Fraction(1, 3))
     """
     if type(weight) is float and 0 <= weight < math.inf:
         return weight
@@ -279,15 +327,13 @@ def exact_weight(weight: object, where: str) -> float | Fraction:
 
 
 def lean(weight: Fraction) -> float | Fraction:
-    """Return the same value, as a float if one prints as just that."""
+    """Return the same value as a float, if its decimal notation is exact."""
     value = float(weight)
     return value if Fraction(str(value)) == weight else weight
 
 
 def as_fraction(weight: object) -> Fraction:
-    """Return a number as a fraction; a float stands for the decimal that it prints
-    as.
-    """
+    """Return a number as a fraction; a float is read as its decimal notation."""
     if type(weight) is float or type(weight) is int:
         return Fraction(str(weight))
     if isinstance(weight, Fraction):
@@ -299,10 +345,13 @@ def as_fraction(weight: object) -> Fraction:
 
 
 def integer_weights(weights: Sequence[float | Fraction]) -> list[int]:
-    """Return integers in exactly the ratio of checked `weights`, with no common
-    divisor.
+    """Return integers in the exact ratio of weights, without a common divisor.
 
-    Raises `WeightError` if there are none, or none above zero.
+    Args:
+        weights: Checked weights.
+
+    Raises:
+        WeightError: If no weight is above 0.
     """
     if not any(weights):
         raise WeightError(
@@ -318,10 +367,13 @@ def integer_weights(weights: Sequence[float | Fraction]) -> list[int]:
 
 
 def bounded_weights(weights: Sequence[float | Fraction]) -> Int64Array:
-    """Return `integer_weights` as int64 of a sum of about 2**60 at most.
+    """Return `integer_weights` as int64, with a sum of at most about 2**60.
 
-    They are exact if their sum fits. Otherwise each share is rounded down to a multiple
-    of 2**-60, and to one such unit at least.
+    They are exact if their sum fits. Otherwise shares are rounded down to multiples of
+    2**-60, but not to 0.
+
+    Args:
+        weights: Checked weights.
     """
     values = integer_weights(weights)
     limit = 1 << _BITS
@@ -331,10 +383,17 @@ def bounded_weights(weights: Sequence[float | Fraction]) -> Int64Array:
 
 
 def largest_remainder(weights: Sequence[int], seats: int) -> Int64Array:
-    """Share out `seats` in the ratio of integer `weights`: floors, then one each to the
-    largest remainders, ties to the first. Each source is within 1 of its exact share.
+    """Divide seats in the ratio of integer weights, each within 1 of its exact share.
 
-    Source: the method of Hamilton; Balinski, Young, "Fair representation", 2001.
+    Shares are rounded down; then the largest remainders get one seat each, ties to the
+    first. Source: the method of Hamilton; Balinski, Young, "Fair representation", 2001.
+
+    Args:
+        weights: Integer weights, not all 0.
+        seats: The sum of the result.
+
+    Returns:
+        Seats of each source, int64, shape (num_sources,).
     """
     total = sum(weights)
     pairs = [divmod(weight * seats, total) for weight in weights]
@@ -355,14 +414,21 @@ def checked_temperature(temperature: object) -> float:
 
 
 def tempered(weights: Sequence[float | Fraction], temperature: float) -> list[float]:
-    """Return shares in the ratio of weight ** temperature; a weight of 0 stays 0.
+    """Return shares in the ratio of weight ** temperature.
 
-    1 keeps the ratio of the weights, 0 makes all shares equal, what lies between raises
-    the small ones, and above 1 the large ones grow. (Formulas like softmax divide by a
-    temperature: this is its reciprocal.) Raises `WeightError` if all are 0.
+    1 keeps the ratio of the weights, 0 makes all shares equal, and values in between
+    raise small shares. This is the reciprocal of the temperature of a softmax.
 
-    >>> tempered([9, 1], 0.5)
-    [0.75, 0.25]
+    Args:
+        weights: Weights, 0 or more. A weight of 0 stays 0.
+        temperature: The exponent, 0 or more.
+
+    Raises:
+        WeightError: If all weights are 0.
+
+    Example:
+        >>> tempered([9, 1], 0.5)
+        [0.75, 0.25]
     """
     most = max(weights, default=0)
     if not most > 0:
@@ -375,24 +441,30 @@ def tempered(weights: Sequence[float | Fraction], temperature: float) -> list[fl
 
 
 Limits = float | Sequence[float | None] | None
-"""A floor or a cap: one for all sources with a weight above 0, or one each, None for no
-limit."""
+"""A floor or a cap: one for all sources with a weight, or a list; None for none."""
 
 
 def limited(
     weights: Sequence[float | Fraction], least: Limits = None, most: Limits = None
 ) -> list[float]:
-    """Return shares in the ratio of the weights, none below its floor or above its cap.
+    """Return shares in the ratio of weights, within floors and caps.
 
-    Those that are not held at a limit keep the ratio of their weights exactly: share i
-    is min(cap_i, max(floor_i, weight_i * x)), with the one x for which the sum is 1.
+    Share i is min(cap_i, max(floor_i, weight_i * x)), with the x for which the sum is
+    1. Shares that are not at a limit keep the exact ratio of their weights.
 
-    Raises `ConfigError` if no shares can keep the limits.
+    Args:
+        weights: Weights, 0 or more.
+        least: The lowest share, for all sources or for each.
+        most: The highest share, for all sources or for each.
 
-    >>> limited([90, 9, 1], least=0.05)
-    [0.8636363636363636, 0.08636363636363636, 0.05]
-    >>> limited([90, 9, 1], most=0.5)
-    [0.5, 0.45, 0.05]
+    Raises:
+        ConfigError: If no shares satisfy the limits.
+
+    Example:
+        >>> limited([90, 9, 1], least=0.05)
+        [0.8636363636363636, 0.08636363636363636, 0.05]
+        >>> limited([90, 9, 1], most=0.5)
+        [0.5, 0.45, 0.05]
     """
     weigh = [as_fraction(weight) for weight in weights]
     floors = _checked_limits(least, weigh, "min_share", Fraction(0))
@@ -451,7 +523,7 @@ def _check_number_of_limits(
 def _checked_limits(
     given: Limits, weigh: Sequence[Fraction], name: str, default: Fraction
 ) -> list[Fraction]:
-    """Return one limit per source; that of a weight of 0 is 0."""
+    """Return a limit for each source; 0 for a source with weight 0."""
     several = isinstance(given, Sequence) and not isinstance(given, str)
     limits = list(given) if several else [given] * len(weigh)  # type: ignore[arg-type]
     _check_number_of_limits(limits, weigh, name)
@@ -479,9 +551,14 @@ def _checked_limit(limit: object, where: str, default: Fraction) -> Fraction:
 
 @dataclass(frozen=True)
 class Compound:
-    """A weight made of others, its `parts`, at the same slot: their "product" (of the
-    weights of an inner mix and of a source in it), their "sum" (of one source that is
-    listed twice), or the "share" of source `number` of an inner mix with these weights.
+    """A weight computed from other weights at the same slot.
+
+    Attributes:
+        kind: "product" (an inner mix and a source in it), "sum" (a source that is
+            listed twice), or "share" (a source of an inner mix).
+        parts: The other weights.
+        number: For "share", the number of the source in `parts`.
+        temperature: For "share", the temperature of the inner mix.
     """
 
     kind: str
@@ -491,18 +568,25 @@ class Compound:
 
 
 Weight: TypeAlias = float | Fraction | Schedule | Compound
-"""What a source of a mix may weigh."""
+"""The weight of a source of a mix."""
 
 GivenWeights: TypeAlias = Sequence[Weight] | Mapping[str, Weight] | WeightScheduler
-"""A weight for each source: by position, by name in the order of the mapping, or over
-steps."""
+"""A weight for each source: by position, by name, or over time."""
 
 
 def named_weights(
     given: GivenWeights,
 ) -> tuple[tuple[str, ...] | None, tuple[Weight, ...]]:
-    """Return the names of the sources, None if they go by position, and their checked
-    weights, numbers in their exact values. Raise `WeightError` naming the source.
+    """Return the names and the checked weights of sources.
+
+    Args:
+        given: Weights by position or by name.
+
+    Returns:
+        The names, or None without names; and the weights without rounding.
+
+    Raises:
+        WeightError: For invalid weights.
     """
     weights: Any = given.schedules() if isinstance(given, WeightScheduler) else given
     named = isinstance(weights, Mapping)
@@ -520,7 +604,7 @@ def named_weights(
 
 
 def given_weight(weight: Any, where: str) -> Weight:
-    """Return a checked weight: one over time as it is, a number in its exact value."""
+    """Return a checked weight: numbers without rounding, others unchanged."""
     return (
         weight
         if isinstance(weight, Schedule | Compound)
@@ -529,8 +613,10 @@ def given_weight(weight: Any, where: str) -> Weight:
 
 
 def weight_as_described(value: Any) -> Weight:
-    """Return the weight that `described` told so. Raises `TypeError`, `KeyError`,
-    `ValueError`, or what a `Schedule` raises, for anything else.
+    """Return a weight from its description.
+
+    Raises:
+        ValueError: For other values; also `KeyError` and `TypeError`.
     """
     if not isinstance(value, dict):
         return exact_weight(
@@ -544,7 +630,7 @@ def weight_as_described(value: Any) -> Weight:
 
 
 def schedules_in(weights: Sequence[Weight]) -> Iterator[Schedule]:
-    """Yield the schedules that weights are made of."""
+    """Yield the schedules that weights contain."""
     for weight in weights:
         if isinstance(weight, Schedule):
             yield weight
@@ -576,8 +662,15 @@ def numbers_only(weights: Sequence[Weight]) -> list[Fraction] | None:
 def weights_at(
     weights: Sequence[Weight], slots: npt.ArrayLike, block: int = 1
 ) -> FloatArray:
-    """Return the weights (columns) at each slot (rows): float64. Schedules that change
-    in steps have the value of the last multiple of `block` up to the slot.
+    """Return the weights at slots.
+
+    Args:
+        weights: The weights of the sources.
+        slots: Slots, shape (n,).
+        block: Step schedules use the last multiple of `block` up to the slot.
+
+    Returns:
+        Weights, float64, shape (n, num_sources).
     """
     at = np.asarray(slots, dtype=np.float64)
     steps = at if block == 1 else np.floor(at / block) * block
@@ -605,16 +698,21 @@ def weights_at(
 def shares_at(
     weights: Sequence[Weight], slots: npt.ArrayLike, block: int = 1
 ) -> FloatArray:
-    """Return `weights_at` each slot divided by their sum; equal where they are all
-    0.
+    """Return the shares at slots; equal shares if all weights are 0.
+
+    Args:
+        weights: The weights of the sources.
+        slots: Slots, shape (n,).
+        block: As in `weights_at`.
+
+    Returns:
+        Shares, float64, shape (n, num_sources).
     """
     return _normalised(weights_at(weights, slots, block))
 
 
 def _normalised(weights: FloatArray, temperature: float = 1.0) -> FloatArray:
-    """Return the weights of each slot (rows) to the power of `temperature`, divided by
-    their sum; equal where they are all 0.
-    """
+    """Return weights ** temperature divided by the sum of their row."""
     most = weights.max(axis=1, keepdims=True)
     scaled = weights / np.where(most > 0, most, 1.0)
     if temperature != 1:
@@ -626,14 +724,21 @@ def _normalised(weights: FloatArray, temperature: float = 1.0) -> FloatArray:
 
 
 class Era:
-    """The `weights` of all sources from slot `start` of a mix on.
+    """The weights of all sources from a slot on.
 
-    Points of schedules that change in steps act at the next multiple of `block`.
-    `drawn` says of each source whether its weight is ever above 0, `points` are those
-    of all schedules. `given` are the weights that were given, where a scheme takes
-    others in their place.
+    Attributes:
+        drawn: Whether the weight of a source is ever above 0, bool, shape
+            (num_sources,).
+        points: The slots of the points of all schedules.
+        given: The original weights, if a scheme replaces them.
 
-    Raises `WeightError` if all weights are 0 at some slot.
+    Args:
+        start: The first slot.
+        weights: The weights of the sources.
+        block: Points of step schedules act at the next multiple of `block`.
+
+    Raises:
+        WeightError: If all weights are 0 at some slot.
     """
 
     def __init__(self, start: int, weights: Sequence[Weight], block: int = 1) -> None:
@@ -660,7 +765,7 @@ class Era:
             self._check_never_all_zero()
 
     def describe(self) -> list[Any]:
-        """Return the start, and the weights as JSON: numbers in their ratio."""
+        """Return the start and the weights as JSON; numbers as integer ratios."""
         weights = self.weights if self._fixed is None else self._fixed.tolist()
         return [self.start, described(weights)]
 
@@ -670,15 +775,11 @@ class Era:
         return self._acting[number] if number < len(self._acting) else INFINITE
 
     def glides(self, slot: int) -> bool:
-        """Return whether shares change from slot to slot, from this one to the next
-        point.
-        """
+        """Return whether shares change gradually from `slot` to the next point."""
         return any(first <= slot < last for first, last in self._ways)
 
     def has_weight(self, slot: int) -> BoolArray:
-        """Return for each source whether it has a weight from `slot` to the next
-        point.
-        """
+        """Return whether sources have a weight from `slot` to the next point."""
         if self._fixed is not None:
             return np.asarray(self._fixed > 0)
         # Between two points a weight is 0 everywhere or nowhere.
@@ -686,8 +787,13 @@ class Era:
         return np.asarray(weights_at(self.weights, [between], self._block)[0] > 0)
 
     def fixed(self, slot: int) -> Int64Array:
-        """Return the weights from `slot` to the next point as integers, in their exact
-        ratio up to 60 bits.
+        """Return the weights from a slot to the next point as integers.
+
+        Args:
+            slot: A slot from which weights are fixed.
+
+        Returns:
+            Weights in their exact ratio, up to 60 bits, int64, shape (num_sources,).
         """
         if self._fixed is not None:
             return self._fixed
@@ -695,8 +801,15 @@ class Era:
         return bounded_weights(weights) if any(weights) else self.drawn.astype(np.int64)
 
     def gliding(self, slot: int, sources: Int64Array) -> tuple[Int64Array, FloatArray]:
-        """Return the edges of pieces from `slot` to the next point, counted from
-        `slot`, and the mean shares of some sources (columns) in each piece (rows).
+        """Return mean shares in pieces from a slot to the next point.
+
+        Args:
+            slot: A slot from which weights change gradually.
+            sources: Numbers of sources, int64, shape (k,).
+
+        Returns:
+            Edges of n pieces relative to `slot`, int64, shape (n + 1,); and the mean
+            share of each source in each piece, float64, shape (n, k).
         """
         weights = [self.weights[source] for source in sources.tolist()]
         edges = glide_edges(self.next_point(slot) - slot, len(sources))
@@ -710,14 +823,14 @@ class Era:
         return edges, means
 
     def asks(self, slot: int) -> list[Any]:
-        """Return what is asked for from `slot` to the next point, to be compared."""
+        """Return values that are equal if shares up to the next point are equal."""
         if not self.glides(slot):
             return [self.fixed(slot).tolist()]
         edges, shares = self.gliding(slot, np.flatnonzero(self.drawn))
         return [self.drawn.tolist(), edges.tolist(), shares.tolist()]
 
     def _check_never_all_zero(self) -> None:
-        """Look at points where they act, and on the way between them."""
+        """Check points and the slots between them."""
         points = [self.start, *self._acting]
         ways = pairwise([*points, points[-1]])
         slots = [a + way * (b - a) for a, b in ways for way in (0, 0.25, 0.75)]
@@ -730,7 +843,7 @@ class Era:
 
 
 def _gradual_ranges(schedules: Iterable[Schedule]) -> set[tuple[int, int]]:
-    """Return the first and last slots of the schedules that change gradually."""
+    """Return the first and last slots of schedules that change gradually."""
     return {
         (schedule.slots[0], schedule.slots[-1])
         for schedule in schedules
@@ -739,7 +852,7 @@ def _gradual_ranges(schedules: Iterable[Schedule]) -> set[tuple[int, int]]:
 
 
 def _acting_points(schedules: Iterable[Schedule], block: int) -> set[int]:
-    """Return the slots at which points act; those of steps at the end of a block."""
+    """Return the slots at which points act; for steps, at the end of a block."""
     acting: set[int] = set()
     for schedule in schedules:
         steps = block if schedule.interpolation == "step" else 1
@@ -748,27 +861,30 @@ def _acting_points(schedules: Iterable[Schedule], block: int) -> set[int]:
 
 
 def era_at(eras: Sequence[Era], slot: int) -> tuple[Era, int]:
-    """Return the era that a slot belongs to, and where after it the next point acts or
-    the next era begins.
-    """
+    """Return the era of a slot, and the slot of the next point or era."""
     number = bisect_right(eras, slot, key=lambda era: era.start) - 1
     after = [era.start for era in eras[number + 1 : number + 2]]
     return eras[number], min([eras[number].next_point(slot), *after])
 
 
 def integrated_shares(eras: Sequence[Era], slots: int) -> FloatArray:
-    """Return how many of the first `slots` are asked for of each source, the integral
-    of its share: float64, sums to `slots`.
+    """Return the requested slots of each source: the integral of its share.
 
-    Between two points of schedules the mean of shares is taken at 64 places: exact
-    where they do not change or change in a straight line, and close where they change
-    otherwise.
+    Shares between two points are sampled at 64 places. The result is exact for constant
+    and linear shares, and close otherwise.
 
-    >>> glide = Schedule([(0, 0), (100, 1)], "linear")
-    >>> integrated_shares(
-    ...     [Era(0, [glide, Schedule([(0, 1), (100, 0)], "linear")])], 100
-    ... ).round(6).tolist()
-    [50.0, 50.0]
+    Args:
+        eras: The weights over time.
+        slots: Number of slots from the start.
+
+    Returns:
+        Slots that sum to `slots`, float64, shape (num_sources,).
+
+    Example:
+        >>> rising = Schedule([(0, 0), (100, 1)], "linear")
+        >>> falling = Schedule([(0, 1), (100, 0)], "linear")
+        >>> integrated_shares([Era(0, [rising, falling])], 100).round(6).tolist()
+        [50.0, 50.0]
     """
     total = np.zeros(len(eras[0].weights))
     for era, after in zip(eras, [*(era.start for era in eras[1:]), slots], strict=True):
@@ -787,12 +903,18 @@ _LARGEST_TABLE = 2**20
 
 
 def glide_edges(length: int, sources: int) -> Int64Array:
-    """Return where the pieces of `length` slots begin, and the end of the last.
+    """Return the edges of pieces in which gradually changing shares are nearly linear.
 
-    There are so many that shares are nearly straight within a piece: with up to 512
-    sources and 8 million slots no source strays by more than 0.4 slots for it. It is
-    more in proportion to the length beyond that, and to the square of the number of
-    sources.
+    With up to 512 sources and 8 million slots, the error of a source is at most 0.4
+    slots. Beyond that, it grows linearly with the length, and with the square of the
+    number of sources.
+
+    Args:
+        length: Number of slots.
+        sources: Number of sources.
+
+    Returns:
+        First slots of the pieces, and `length`, int64, shape (num_pieces + 1,).
     """
     pieces = min(
         isqrt(length // 2) + 1, _MOST_PIECES, max(_LARGEST_TABLE // sources, 16), length

@@ -1,8 +1,7 @@
-"""Packing: which samples fit together, and one sample made of them.
+"""Packing: select the samples that fit together, and concatenate them.
 
-`Packer` selects samples by how long they are, with one of three methods, and
-`concat_pack` makes one sample of several. Both go into a `PackingDataset`, or into the
-hooks of a task encoder:
+`Packer` selects samples by length, and `concat_pack` makes one sample of several. Use
+them in a `PackingDataset`, or in the hooks of a task encoder:
 
     class PackingEncoder(DefaultTaskEncoder):
         packer = Packer(length="tokens", capacity=2048)

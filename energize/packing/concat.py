@@ -1,4 +1,4 @@
-"""One sample made of several, end to end."""
+"""Concatenate several samples into one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from energize.errors import ConfigError, nearest
 T = TypeVar("T")
 
 MADE = ("cu_seqlens", "max_seqlen", "position_ids")
-"""The fields that a pack has besides those of its samples."""
+"""The fields that `concat_pack` adds."""
 
 
 @overload
@@ -38,41 +38,43 @@ def concat_pack(
     flatten: Sequence[str] = (),
     into: type[Any] = dict,
 ) -> Any:
-    """Return one pack of samples with fields (dataclasses, named tuples or dicts).
+    """Concatenate samples (dataclasses, named tuples or dicts) into a pack.
 
-    `fields` are the tensors, arrays or lists of numbers with an entry for each token,
-    as ids and labels: they are joined along their first dimension. `flatten` are lists,
-    as of images, that are joined end to end; a single value counts as a list of one,
-    None or no such field as an empty one. Of any other field there is a list with the
-    value of each sample. Added are
+    The pack has the fields of the samples, and these:
 
-    - `cu_seqlens`: an int32 tensor of n + 1 numbers for n samples, where each one
-      starts and the last one ends, which attention over sequences of various lengths
-      takes;
-    - `max_seqlen`: the length of the longest, an int;
-    - `position_ids`: an int64 tensor, for each token its place in its own sample;
-      unless it is one of `fields`;
-    - `sample_weights`: a float32 tensor of n numbers, how much each sample counts in
-      the loss, where any of them has a weight.
+    - `cu_seqlens`: the start of each sample and the end of the last, int32, shape
+      (num_samples + 1,), as attention with variable lengths takes it.
+    - `max_seqlen`: the length of the longest sample.
+    - `position_ids`: the position of each token in its sample, int64, shape
+      (num_tokens,), unless it is one of `fields`.
+    - `sample_weights`: loss weights, float32, shape (num_samples,), if any sample has
+      one.
 
-    A pack has the `__key__`s of its samples with commas between them, their
-    `__sources__` one after the other, those entries of `__subflavors__` in which all
-    agree, and no `__restore_key__` yet. It is a dict, or of the record type `into`,
-    which gets the fields that it has.
+    Of the metadata, `__key__`s are joined by commas, `__sources__` are concatenated,
+    and `__subflavors__` keep the entries that all samples share.
 
-    Raises `ConfigError` naming sample and field: for no samples, fields that are
-    missing, or of different lengths in one sample, tensors of different dtypes or later
-    dimensions, and a sample that has a field of the name of one that is added.
+    Args:
+        samples: The samples of the pack.
+        fields: Fields with one entry for each token, such as ids and labels: tensors,
+            arrays or lists of numbers. They are concatenated along the first dimension.
+        flatten: Fields with lists, such as images, which are concatenated. A single
+            value counts as a list of one; None and missing fields as empty lists.
+        into: The type of the pack: dict or a record type.
 
-    >>> samples = [{"ids": [5, 6, 7], "image": "A"}, {"ids": [8, 9], "image": "B"}]
-    >>> pack = concat_pack(samples, ["ids"])
-    >>> (
-    ...     pack["ids"],
-    ...     pack["image"],
-    ...     pack["cu_seqlens"].tolist(),
-    ...     pack["position_ids"].tolist(),
-    ... )
-    (tensor([5, 6, 7, 8, 9]), ['A', 'B'], [0, 3, 5], [0, 1, 2, 0, 1])
+    Returns:
+        The pack. All other fields are lists with the value of each sample.
+
+    Raises:
+        ConfigError: If there are no samples, fields are missing or differ in length,
+            dtype or later dimensions, or a sample has a field that is added.
+
+    Example:
+        >>> samples = [{"ids": [5, 6, 7], "image": "A"}, {"ids": [8, 9], "image": "B"}]
+        >>> pack = concat_pack(samples, ["ids"])
+        >>> pack["ids"], pack["image"]
+        (tensor([5, 6, 7, 8, 9]), ['A', 'B'])
+        >>> pack["cu_seqlens"].tolist(), pack["position_ids"].tolist()
+        ([0, 3, 5], [0, 1, 2, 0, 1])
     """
     _check_arguments(samples, fields, flatten)
     names = [
@@ -114,7 +116,7 @@ def _check_arguments(
 def _sample_lengths(
     tensors: dict[str, list[torch.Tensor]], names: Sequence[str], first: str
 ) -> list[int]:
-    """Return the length of each sample in the field `first`; all fields must agree."""
+    """Return the lengths of samples; all fields must agree."""
     lengths = [len(tensor) for tensor in tensors[first]]
     for field, column in tensors.items():
         for name, tensor, length in zip(names, column, lengths, strict=True):
@@ -132,9 +134,7 @@ def _columns(
     fields: Sequence[str],
     flatten: Sequence[str],
 ) -> dict[str, list[Any]]:
-    """Return the fields of all samples but their weights; None where one has nothing to
-    flatten.
-    """
+    """Return the fields of all samples without weights; None for missing lists."""
     rows = [
         dict.fromkeys(flatten) | _row(name, sample, fields)
         for name, sample in zip(names, samples, strict=True)
@@ -173,7 +173,7 @@ def _row(name: str, sample: Any, fields: Sequence[str]) -> dict[str, Any]:
 def _tensors(
     name: str, values: Sequence[Any], names: Sequence[str]
 ) -> list[torch.Tensor]:
-    """Return a field of all samples, as tensors that can be joined."""
+    """Return a field of all samples as tensors that can be concatenated."""
     tensors: list[torch.Tensor] = []
     for called, value in zip(names, values, strict=True):
         try:
@@ -203,7 +203,7 @@ def _listed(value: Any) -> list[Any]:
 
 
 def _agreed(subflavors: list[dict[str, Any] | None]) -> dict[str, Any] | None:
-    """Return the entries that are the same in all; None where no sample has any."""
+    """Return the entries that are equal in all samples; None if no sample has any."""
     if not any(each is not None for each in subflavors):
         return None
     first, *others = [each or {} for each in subflavors]

@@ -1,6 +1,4 @@
-"""Packing samples by how long they are: which ones share a pack, by numbers, and of
-samples.
-"""
+"""Select the samples that share a pack, by their lengths and costs."""
 
 from __future__ import annotations
 
@@ -28,24 +26,29 @@ from energize.errors import ConfigError, SampleError
 T = TypeVar("T")
 
 Lengths: TypeAlias = Sequence[int] | Sequence[Sequence[int]] | Int64Array
-"""A length for each sample; or a row of them, one for each of several capacities."""
+"""A length for each sample, or a row of lengths, one for each capacity."""
 
 Capacity: TypeAlias = int | Sequence[int]
-"""What a pack can hold; or several numbers, of tokens and of image tiles for
-example."""
+"""The capacity of a pack, or several, such as tokens and image tiles."""
 
 MOST = 2**40
-"""Lengths are below this, so that sums of many are exact."""
+"""Bound of lengths, so that sums are exact."""
 
 HIDDEN_SIZE = 4096
 
 _ALIKE = 1.01
-"""Packs that cost so much of their mean, or less, are even enough."""
+"""A pack with at most this part of the mean cost is balanced."""
 
 
 def checked_capacity(capacity: Capacity, owner: str) -> tuple[int, ...]:
-    """Return the capacities, each a whole number of at least 1; raise `ConfigError`
-    otherwise.
+    """Return the capacities as a tuple.
+
+    Args:
+        capacity: One capacity or several.
+        owner: The name of the caller, for messages.
+
+    Raises:
+        ConfigError: Unless capacities are whole numbers from 1 to 2**40.
     """
     several = capacity if isinstance(capacity, list | tuple) else (capacity,)
     if not several:
@@ -61,7 +64,7 @@ def checked_capacity(capacity: Capacity, owner: str) -> tuple[int, ...]:
 def _checked_lengths(
     lengths: Lengths, capacity: Capacity, owner: str
 ) -> tuple[Int64Array, Int64Array]:
-    """Lengths in rows, one for each sample, and the capacities, one for each column."""
+    """Return lengths, a row for each sample, and capacities, one for each column."""
     capacities = np.array(checked_capacity(capacity, owner), dtype=np.int64)
     try:
         given = np.asarray(lengths)
@@ -92,26 +95,29 @@ def _checked_lengths(
 
 
 def _in_order_of_arrival(packs: Sequence[list[int]]) -> list[list[int]]:
-    """Return the same packs, samples ascending in each, packs by their first samples,
-    empty ones last.
-    """
+    """Return packs in the order of their first samples, empty packs last."""
     return sorted(map(sorted, packs), key=lambda pack: (not pack, pack))
 
 
 def first_fit(lengths: Lengths, capacity: Capacity) -> list[list[int]]:
-    """Return packs of samples by their numbers: each, in turn, is in the first pack
-    with room.
+    """Pack samples in order, each into the first pack with room.
 
-    Every sample is in one pack, no pack holds more than `capacity`, and the numbers in
-    a pack ascend. With several capacities, `lengths` has a row of as many for each
-    sample. There are at most 1.7 times as many packs as the fewest that could hold one
-    length of each sample. n samples take O(n packs) steps.
+    Keeps most of the order. With one capacity, the number of packs is at most 1.7 times
+    the optimum. Takes O(samples * packs) steps.
 
-    Raises `ConfigError` for lengths that are negative, no whole numbers or above the
-    capacity.
+    Args:
+        lengths: A length for each sample; with several capacities, a row of lengths.
+        capacity: The capacity of a pack, or several.
 
-    >>> first_fit([7, 5, 3, 4, 1], capacity=10)
-    [[0, 2], [1, 3, 4]]
+    Returns:
+        Sample numbers of each pack, in ascending order. Every sample is in one pack.
+
+    Raises:
+        ConfigError: If a length is negative, not a whole number, or above the capacity.
+
+    Example:
+        >>> first_fit([7, 5, 3, 4, 1], capacity=10)
+        [[0, 2], [1, 3, 4]]
     """
     sizes, capacities = _checked_lengths(lengths, capacity, "first_fit")
     rooms = np.repeat(capacities[None], len(sizes), axis=0)
@@ -126,22 +132,28 @@ def first_fit(lengths: Lengths, capacity: Capacity) -> list[list[int]]:
 
 
 def best_fit(lengths: Lengths, capacity: Capacity) -> list[list[int]]:
-    """Return packs of samples by their numbers: the longest sample first, each into the
-    fullest pack that has room for it.
+    """Pack samples, longest first, each into the fullest pack with room.
 
-    What packs hold is what `first_fit` says. With one capacity there are at most 11/9
-    times as many packs as the fewest possible, and one, and n samples take O(n log n)
-    steps; with several, the sample with the largest part of any capacity comes first,
-    and steps are O(n packs). Packs come in the order of their first samples, so the
-    long samples are not all at the beginning.
+    With one capacity, the number of packs is at most 11/9 times the optimum, plus one,
+    in O(n log n) steps. With several, samples are ordered by their largest part of a
+    capacity, in O(samples * packs) steps. Packs are in the order of their first
+    samples, so long samples are not concentrated at the beginning.
 
-    Raises `ConfigError` for lengths that are negative, no whole numbers or above the
-    capacity.
+    Args:
+        lengths: As in `first_fit`.
+        capacity: As in `first_fit`.
 
-    >>> best_fit([7, 5, 3, 4, 1], capacity=10)
-    [[0, 2], [1, 3, 4]]
-    >>> best_fit([[7, 1], [3, 2], [3, 1]], capacity=[10, 2])  # tokens and images
-    [[0, 2], [1]]
+    Returns:
+        Sample numbers of each pack, in ascending order. Every sample is in one pack.
+
+    Raises:
+        ConfigError: If a length is negative, not a whole number, or above the capacity.
+
+    Example:
+        >>> best_fit([7, 5, 3, 4, 1], capacity=10)
+        [[0, 2], [1, 3, 4]]
+        >>> best_fit([[7, 1], [3, 2], [3, 1]], capacity=[10, 2])  # tokens and images
+        [[0, 2], [1]]
     """
     sizes, capacities = _checked_lengths(lengths, capacity, "best_fit")
     if len(capacities) == 1:
@@ -150,9 +162,7 @@ def best_fit(lengths: Lengths, capacity: Capacity) -> list[list[int]]:
 
 
 def _best_by_length(sizes: Int64Array, capacity: int) -> list[list[int]]:
-    """`open_packs` are those with room for the shortest sample, as room * n + pack,
-    ascending.
-    """
+    """Return best-fit packs for one capacity."""
     packs: list[list[int]] = []
     open_packs: list[int] = []
     count = len(sizes)
@@ -175,9 +185,7 @@ def _best_by_length(sizes: Int64Array, capacity: int) -> list[list[int]]:
 
 
 def _best_by_parts(sizes: Int64Array, capacities: Int64Array) -> list[list[int]]:
-    """The fullest pack is the one with the smallest parts of its capacities left,
-    together.
-    """
+    """Return best-fit packs for several capacities, by the sum of free parts."""
     parts = sizes / capacities
     rooms = np.repeat(capacities[None], len(sizes), axis=0)
     left = np.full(len(sizes), float(len(capacities)))
@@ -197,16 +205,23 @@ def _best_by_parts(sizes: Int64Array, capacities: Int64Array) -> list[list[int]]
 
 
 def attention_cost(tokens: int, hidden_size: int = HIDDEN_SIZE) -> int:
-    """Return what a transformer computes for a sequence, in units of 4 * hidden_size
-    operations a layer.
+    """Return the relative cost of a sequence in a transformer.
 
-    The matrices of a layer take 24 * hidden_size**2 operations for each token, and
-    attention within the sequence 4 * hidden_size * tokens: together tokens * (tokens +
-    6 * hidden_size) units. So two packs of the same length cost different amounts when
-    one is of a few long samples and the other of many short ones.
+    The unit is 4 * hidden_size operations in each layer. The matrices of a layer take
+    24 * hidden_size**2 operations for each token, and attention takes
+    4 * hidden_size * tokens. So packs of equal length cost more with few long samples
+    than with many short ones.
 
-    >>> attention_cost(2048) / (2 * attention_cost(1024))
-    1.04
+    Args:
+        tokens: Tokens of the sequence.
+        hidden_size: Hidden size of the model.
+
+    Returns:
+        tokens * (tokens + 6 * hidden_size).
+
+    Example:
+        >>> attention_cost(2048) / (2 * attention_cost(1024))
+        1.04
     """
     return tokens * (tokens + 6 * hidden_size)
 
@@ -217,29 +232,36 @@ def balanced(
     *,
     costs: Sequence[float] | FloatArray | None = None,
 ) -> list[list[int]]:
-    """Return packs of samples by their numbers, that cost about the same: the dearest
-    samples first, each into the cheapest pack that has room for it.
+    """Pack samples so that packs cost about the same, with as few packs as possible.
 
-    What packs hold is what `first_fit` says; several capacities, as of tokens and of
-    image tiles, hold together. `costs` are what samples cost, by default
-    `attention_cost` of their first lengths. There are as few packs as can be found, and
-    never more than `best_fit` makes. Where capacities stand in the way of even costs,
-    dear packs exchange samples with others, one for one or for none, until they cost
-    within a hundredth of the mean or no exchange helps.
+    Samples are packed in descending order of cost, each into the cheapest pack with
+    room; there are never more packs than with `best_fit`. If capacities prevent even
+    costs, expensive packs exchange samples with other packs until they cost at most 1 %
+    more than the mean, or no exchange helps.
 
-    Without a capacity in the way, the dearest pack costs at most 4/3 of what it would
-    in the best of all divisions. Packs come in the order of their first samples. n
-    samples take O(n packs) steps, and exchanges, where there are any, at most O(n * n)
-    times the samples of a pack.
+    If no capacity is reached, the most expensive pack costs at most 4/3 of the optimum.
+    Takes O(samples * packs) steps; exchanges take up to O(samples**2) times the samples
+    of a pack.
 
-    Raises `ConfigError` for lengths or costs that are negative or above the capacity.
+    Args:
+        lengths: As in `first_fit`.
+        capacity: As in `first_fit`.
+        costs: The cost of each sample, 0 or more. None for `attention_cost` of the
+            first length.
 
-    >>> balanced([7, 5, 3, 4, 1], capacity=12)
-    [[0, 2], [1, 3, 4]]
-    >>> balanced(
-    ...     [[900, 1], [500, 6], [400, 6], [100, 1]], capacity=[2048, 7]
-    ... )  # tokens and tiles
-    [[0, 2], [1, 3]]
+    Returns:
+        Sample numbers of each pack, in ascending order. Every sample is in one pack.
+
+    Raises:
+        ConfigError: If a length is negative or above the capacity, or a cost is
+            invalid.
+
+    Example:
+        >>> balanced([7, 5, 3, 4, 1], capacity=12)
+        [[0, 2], [1, 3, 4]]
+        >>> rows = [[900, 1], [500, 6], [400, 6], [100, 1]]  # tokens and image tiles
+        >>> balanced(rows, capacity=[2048, 7])
+        [[0, 2], [1, 3]]
     """
     sizes, capacities = _checked_lengths(lengths, capacity, "balanced")
     if costs is None:
@@ -265,7 +287,13 @@ def balanced(
 
 
 class _Given(NamedTuple):
-    """Samples, a row of lengths and a cost for each, and what a pack can hold."""
+    """The samples of `balanced`.
+
+    Attributes:
+        sizes: Lengths, int64, shape (num_samples, num_capacities).
+        capacities: Capacities, int64, shape (num_capacities,).
+        costs: Costs, float64, shape (num_samples,).
+    """
 
     sizes: Int64Array
     capacities: Int64Array
@@ -287,9 +315,11 @@ def _checked_costs(costs: Sequence[float] | FloatArray, samples: int) -> FloatAr
 
 
 def _cheapest_first(given: _Given, count: int) -> list[list[int]] | None:
-    """Return `count` packs, each sample in the cheapest that has room: the dearest
-    samples first, or, if one then finds no room, those that take the largest part of a
-    capacity; else None.
+    """Return `count` packs, each sample in the cheapest pack with room.
+
+    None if impossible.
+
+    Tries samples in descending order of cost, then of their largest part of a capacity.
     """
     parts = (given.sizes / given.capacities).max(axis=1, initial=0)
     orders = (np.argsort(-first, kind="stable") for first in (given.costs, parts))
@@ -298,8 +328,9 @@ def _cheapest_first(given: _Given, count: int) -> list[list[int]] | None:
 
 
 def _in_turn(given: _Given, count: int, order: Int64Array) -> list[list[int]] | None:
-    """Return packs, each sample, in this order, in the cheapest that has room; None
-    without one.
+    """Return packs for samples in an order, each in the cheapest pack with room.
+
+    None if a sample does not fit.
     """
     rooms = np.repeat(given.capacities[:, None], count, axis=1)
     totals = np.zeros(count)
@@ -317,9 +348,10 @@ def _in_turn(given: _Given, count: int, order: Int64Array) -> list[list[int]] | 
 
 
 def _even_out(packs: list[list[int]], given: _Given) -> None:
-    """Exchange a sample of the dearest pack with one of another pack, or with none, in
-    place, while that makes the dearer of the two cheaper and packs differ by more than
-    `_ALIKE`.
+    """Exchange samples between expensive and other packs, in place.
+
+    Stops if all packs are within `_ALIKE` of the mean, or no exchange makes the more
+    expensive of two packs cheaper.
     """
     count = len(packs)
     none = np.zeros(len(packs))
@@ -375,7 +407,7 @@ def _even_out(packs: list[list[int]], given: _Given) -> None:
 
 
 def _regroup(packs: list[list[int]], pack_numbers: Int64Array) -> None:
-    """Replace the samples of each pack, in place, by the pack number of each sample."""
+    """Replace the samples of packs, in place, by the pack number of each sample."""
     for number, pack in enumerate(packs):
         pack[:] = np.flatnonzero(pack_numbers == number).tolist()
 
@@ -383,42 +415,46 @@ def _regroup(packs: list[list[int]], pack_numbers: Int64Array) -> None:
 # Packs of samples.
 
 Length: TypeAlias = Callable[[Any], int] | str
-"""How long a sample is: a function of it, or the name of its field that says so."""
+"""A function that returns the length of a sample, or the name of a field."""
 
 METHODS = ("first_fit", "best_fit", "balanced")
 
 
 @dataclass(frozen=True)
 class Packer:
-    """Called with samples, gives lists of them that fit together: each list is to be
-    one pack.
+    """Callable that selects the samples that share a pack.
 
-    `length` says how long a sample is: a function of it that gives a whole number, or
-    the name of a field, which is a whole number itself, or a tensor or list that is so
-    long. For several `capacity`s, of tokens and image tiles for example, it is a tuple
-    with one for each. `method` is `first_fit`, which keeps most of the order;
-    `best_fit`, which makes the fewest packs; or `balanced`, which makes as few that
-    cost about the same, by `cost(sample)` or else by `attention_cost` of the first
-    length. Samples keep their order in a list, and each is in one.
+    Use it as `pre_packer` of a `PackingDataset`, or return its result from
+    `select_samples_to_pack` of a task encoder. Every sample is in one list, in the
+    original order.
 
-    A sample that is longer than a capacity is a `SampleError` that names it, or, with
-    `too_long="skip"`, left out, and a warning says so the first time.
+    Args:
+        length: The length of a sample: a function, or the name of a field that is a
+            whole number, a tensor or a list. A tuple for several capacities.
+        capacity: The capacity of a pack, or a tuple of capacities, such as tokens and
+            image tiles.
+        method: "first_fit" keeps most of the order, "best_fit" makes the fewest packs,
+            "balanced" makes packs of similar cost. See the functions of these names.
+        too_long: "error" raises for a sample that is longer than a capacity; "skip"
+            leaves it out, with one warning.
+        cost: The cost of a sample, for "balanced". None for `attention_cost` of the
+            first length.
 
-    It goes where a function that selects samples to pack is expected: `pre_packer` of a
-    `PackingDataset`, or `select_samples_to_pack` of a task encoder, which returns what
-    it gives.
+    Raises:
+        ConfigError: For invalid arguments; when called, for an invalid length.
+        SampleError: When called, for a sample that is too long.
 
-    Raises `ConfigError` for arguments that cannot be used, and for a length that is no
-    whole number.
-
-    >>> packer = Packer(length=len, capacity=8)
-    >>> packer(["a cat", "two dogs", "a", "hi"])
-    [['a cat', 'a', 'hi'], ['two dogs']]
-    >>> packer = Packer(
-    ...     length=("tokens", "images"), capacity=(2048, 2), method="balanced"
-    ... )
-    >>> packer([{"tokens": 900, "images": ["A"]}, {"tokens": 50, "images": ["B", "C"]}])
-    [[{'tokens': 900, 'images': ['A']}], [{'tokens': 50, 'images': ['B', 'C']}]]
+    Example:
+        >>> packer = Packer(length=len, capacity=8)
+        >>> packer(["a cat", "two dogs", "a", "hi"])
+        [['a cat', 'a', 'hi'], ['two dogs']]
+        >>> packer = Packer(
+        ...     length=("tokens", "images"), capacity=(2048, 2), method="balanced"
+        ... )
+        >>> packer(
+        ...     [{"tokens": 900, "images": ["A"]}, {"tokens": 50, "images": ["B", "C"]}]
+        ... )
+        [[{'tokens': 900, 'images': ['A']}], [{'tokens': 50, 'images': ['B', 'C']}]]
     """
 
     length: Length | Sequence[Length]
@@ -487,7 +523,7 @@ class Packer:
     def _leave_out(
         self, samples: Sequence[Any], lengths: list[list[int]], long: list[int]
     ) -> None:
-        """Raise for samples that no pack can hold, or warn the first time."""
+        """Raise for samples that are too long, or warn once."""
         sample = named(samples[long[0]], f"sample {long[0]} of the list")
         both = tuple(lengths[long[0]]), self._capacities
         length, capacity = (each if each[1:] else each[0] for each in both)
