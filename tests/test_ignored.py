@@ -39,7 +39,7 @@ TAKING = {  # everything that takes arguments of Megatron-Energon, what else it 
 
 @pytest.fixture
 def said(caplog, monkeypatch):
-    monkeypatch.setattr("energize.core.ignored._said", set())
+    monkeypatch.setattr("energize.core.ignored._logged", set())
     caplog.set_level(logging.INFO, "energize")
     return lambda: [
         each.getMessage() for each in caplog.records if each.name == "energize"

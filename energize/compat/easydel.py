@@ -33,14 +33,14 @@ from energize.compat.squirrel import checked_seed
 from energize.core.checks import checked_choice, raised_as
 from energize.core.dataset import Dataset
 from energize.core.description import order_name_of
-from energize.core.ignored import said_once
+from energize.core.ignored import log_once
 from energize.core.lanes import SINGLE_LANE, Lane, WorkerConfig
 from energize.core.lazy import optional_module
 from energize.core.node import INFINITE
 from energize.core.reader import DatasetReader
 from energize.core.records import fields_of
 from energize.core.stream import State
-from energize.core.validation import Listed, Model, faults, told
+from energize.core.validation import Listed, Model, fault_report, faults
 from energize.data.memory import IterableSource, as_dataset
 from energize.data.rows import DataFiles, JsonSource, ParquetSource, data_files
 from energize.datasets.batch import BatchDataset
@@ -122,7 +122,7 @@ class Options(Model):
             super().__init__(**arguments)
         except ValidationError as error:
             problems = faults(error, TypeAdapter(type(self)), arguments)
-            raise ConfigError(told(problems, type(self).__name__, {})) from None
+            raise ConfigError(fault_report(problems, type(self).__name__, {})) from None
 
 
 # Named sources of examples mixed into one dataset.
@@ -677,7 +677,7 @@ class ParquetShardedSource(ShardedDataSource[Example]):
     ) -> None:
         if storage_options:
             text = f"storage_options={storage_options!r} has no effect: files are local"
-            said_once(type(self).__name__, "storage_options", text)
+            log_once(type(self).__name__, "storage_options", text)
         whole = ParquetSource(data_files, columns=columns, name=name or "")
         opened = {
             str(path): partial(

@@ -24,7 +24,7 @@ from energize.compat.multiplexing import EpochEnd, LegacyDraws, MultiplexedDatas
 from energize.core.checks import checked_choice, checked_whole
 from energize.core.costs import ItemCost
 from energize.core.dataset import Dataset
-from energize.core.ignored import said_once
+from energize.core.ignored import log_once
 from energize.core.lanes import Lane, WorkerConfig
 from energize.core.lazy import is_instance_of
 from energize.core.reader import DatasetReader
@@ -386,7 +386,7 @@ class Multiplexer(Composable):
         **unknown: Any,
     ) -> None:
         for name, value in unknown.items():
-            said_once(
+            log_once(
                 "Multiplexer", name, f"{name}={value!r} has no effect", logging.WARNING
             )
         checked_choice(order, "Multiplexer: order", ("energize", "squirrel"))
@@ -501,7 +501,7 @@ class Multiplexer(Composable):
                 f"yield a different part in each {scope}. They are read as they are, "
                 f"as squirrel does. {remedy}"
             )
-            said_once("Multiplexer", f"divided by {scope}", text, logging.WARNING)
+            log_once("Multiplexer", f"divided by {scope}", text, logging.WARNING)
         return False
 
     def divided_among(self) -> frozenset[Scope]:

@@ -28,7 +28,7 @@ from energize.core.checks import check_names, raised_as
 from energize.core.dataset import Dataset
 from energize.core.lanes import WorkerConfig
 from energize.core.lazy import optional_module, torch
-from energize.core.os_errors import own_errors
+from energize.core.os_errors import convert_os_errors
 from energize.core.validation import KeyPath, Listed, check_depth, faults
 from energize.data.files import files_at, joined, path_of
 from energize.data.memory import HuggingFaceSource, SequenceSource
@@ -234,7 +234,7 @@ def is_stage_file(path: str | os.PathLike[str]) -> bool:
     return text is not None and isinstance(text.data, dict) and _ROOT in text.data
 
 
-@own_errors
+@convert_os_errors
 def read_stages(
     path: str | os.PathLike[str], split_part: str = "train"
 ) -> StagePlan[StageData] | StagePlan[MixNode]:
@@ -350,7 +350,7 @@ _BUILT = ("energize", "nanoset", "huggingface", "preprocessed", "packed_memmap")
 _ROWS = _BUILT[2:]
 
 
-@own_errors
+@convert_os_errors
 def get_staged_train_dataset(
     path: str | os.PathLike[str],
     *,

@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from energize.core.checks import checked_choice, checked_whole, raised_as
 from energize.core.dataset import IndexedDataset, PassingDataset
 from energize.core.failures import Failed, FailurePolicy
-from energize.core.ignored import said_once
+from energize.core.ignored import log_once
 from energize.core.lanes import Lane, Ranks, WorkerConfig
 from energize.core.lazy import optional_module
 from energize.core.node import NodeTraits
@@ -189,7 +189,7 @@ class Stream:
 def _note(owner: str, name: str, value: object) -> None:
     if value is not None:
         text = f"{name}={value!r} has no effect; see docs/coming-from-streaming.md"
-        said_once(owner, name, text)
+        log_once(owner, name, text)
 
 
 def _warn_of_hooks(instance: object, base: type, hooks: Sequence[str]) -> None:
@@ -202,7 +202,7 @@ def _warn_of_hooks(instance: object, base: type, hooks: Sequence[str]) -> None:
                     f"{subclass.__name__}.{name} is never called; "
                     "docs/coming-from-streaming.md lists the methods to override"
                 )
-                said_once(subclass.__name__, name, text, level=logging.WARNING)
+                log_once(subclass.__name__, name, text, level=logging.WARNING)
 
 
 class StreamsRegistry(dict[str, Callable[..., Stream]]):
@@ -491,7 +491,7 @@ class StreamingDataset(IterableDataset[Any]):
                 "batches() reads samples as they are stored and does not call the "
                 "overridden __getitem__; convert them in the batcher"
             )
-            said_once(subclass.__name__, "batches", text, logging.WARNING)
+            log_once(subclass.__name__, "batches", text, logging.WARNING)
         return ComposedDataset(self._pairs, batcher=batcher, **self._settings)
 
     @property

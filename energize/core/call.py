@@ -24,7 +24,7 @@ from energize.core.checks import failed_allocation
 from energize.core.description import function_name
 from energize.core.digests import content_digest
 from energize.core.failures import Failed
-from energize.core.ignored import said_once
+from energize.core.ignored import log_once
 from energize.core.loss_weights import Keep, LostWeightError
 from energize.core.quarantine import place_of
 from energize.core.randomness import (
@@ -151,7 +151,7 @@ class Call:
         self._takes_generator = takes_generator(fn)
         self._hook = fn if getattr(fn, "reads_context", False) else None
 
-    def each(
+    def map(
         self,
         arguments: Sequence[Any],
         request: Request,
@@ -163,7 +163,7 @@ class Call:
         """
         window = current_window()
         if window is None:
-            return read_in_window(partial(self.each, arguments, request, keyed))
+            return read_in_window(partial(self.map, arguments, request, keyed))
         numbers, reading, locate = request
         seeds = self._begin(window, reading)
         words: Sequence[int] | None = None
@@ -339,7 +339,7 @@ class Call:
                 "FailurePolicy(check_functions='warn')), if it decides nothing"
             )
         self._record.points = PROVEN
-        said_once(name, "not repeatable", text, logging.WARNING)
+        log_once(name, "not repeatable", text, logging.WARNING)
 
     def _checked(self, argument: Any, result: Any) -> Any:
         if type(result) is GeneratorType:

@@ -60,7 +60,7 @@ class Config(NamedTuple):
 def config_of(dataset: Description) -> Config:
     """Compute the config of a dataset; `Dataset.order_config` has it computed once."""
     whole = config_tree(dataset)
-    functions, places = _beside(dataset)
+    functions, places = _functions_and_places(dataset)
     text = packed(whole)
     if len(text) > _LONGEST:
         text = packed(_cut(whole))
@@ -110,7 +110,7 @@ def _cut(tree: Tree) -> Tree:
         return (
             {**tree, "inputs": [_cut(source) for source in inputs]} if inputs else tree
         )
-    per_input = _of_each_input(tree)
+    per_input = _input_columns(tree)
     shared = {name: value for name, value in tree.items() if name not in per_input}
     columns = [tree[name] for name in per_input]
     return {
@@ -119,7 +119,7 @@ def _cut(tree: Tree) -> Tree:
     }
 
 
-def _of_each_input(tree: Tree) -> list[str]:
+def _input_columns(tree: Tree) -> list[str]:
     """Return the fields that have a value for each input, and the inputs."""
     count = len(tree["inputs"])
     return [
@@ -129,7 +129,7 @@ def _of_each_input(tree: Tree) -> list[str]:
     ]
 
 
-def _beside(dataset: Description) -> tuple[tuple[str, ...], str]:
+def _functions_and_places(dataset: Description) -> tuple[tuple[str, ...], str]:
     functions: dict[str, None] = {}
     places: list[str] = []
     waiting: list[Any] = [dataset]
@@ -219,7 +219,7 @@ def _changed_node(
     old = saved.get("inputs") or []
     if old and all(isinstance(digest, str) for digest in old):  # as `_cut` leaves them
         yield from _changed_digests(label, old, current)
-        columns = _of_each_input(current)
+        columns = _input_columns(current)
         current = {k: v for k, v in current.items() if k not in columns}
         yield from _changed_settings(label, saved, current, [])
         return

@@ -198,7 +198,7 @@ class ItemCost:
     def of(self, item: Any) -> float:
         """Return what an item costs."""
         called = named(item, "an item")
-        amount = said_of(item, self.cost, called, _OWNER)
+        amount = measure_item(item, self.cost, called, _OWNER)
         number = real_number(amount)
         cost = math.nan if number is None else float(number)
         if math.isfinite(cost) and cost > 0:
@@ -214,7 +214,7 @@ class ItemCost:
         )
 
 
-def said_of(
+def measure_item(
     sample: Any, says: Callable[[Any], Any] | str, called: str, owner: str
 ) -> Any:
     """Return what `says`, a function of a sample or the name of a field of it, says.

@@ -18,7 +18,7 @@ from energize.core.checks import (
     checked_whole,
     failed_allocation,
 )
-from energize.core.ignored import said_once
+from energize.core.ignored import log_once
 from energize.core.node import IndexedNode, Refs
 from energize.core.os_errors import of_machine
 from energize.errors import (
@@ -401,7 +401,7 @@ def log_failure(failed: Failed) -> None:
     text = (
         f"{message}; a substitute takes its place, and that of others that fail alike"
     )
-    said_once(folder, failed.kind, text, logging.WARNING)
+    log_once(folder, failed.kind, text, logging.WARNING)
 
 
 @dataclass(frozen=True, slots=True)

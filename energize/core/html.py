@@ -226,7 +226,11 @@ def value_html(
     """
     array = _array(value)
     if images := gallery(value, name):
-        return images if bare or array is None else f"<p>{_told(array)}</p>{images}"
+        return (
+            images
+            if bare or array is None
+            else f"<p>{_array_summary(array)}</p>{images}"
+        )
     return _plain_html(value, array, name, depth)
 
 
@@ -234,7 +238,7 @@ def _plain_html(value: Any, array: Any, name: str, depth: int) -> str:
     """Return a value without images as HTML."""
     if array is not None:
         values = f" <code>{text(array.tolist())}</code>" if array.size <= 24 else ""
-        return _told(array) + values
+        return _array_summary(array) + values
     if isinstance(value, MediaDecoder):
         return _video(value, name)
     if isinstance(value, list | tuple) and value and depth < DEPTH:
@@ -257,7 +261,7 @@ def _list_html(values: Sequence[Any], name: str, depth: int) -> str:
     return f"<ol>{''.join(parts)}</ol>{more}"
 
 
-def _told(array: np.ndarray[Any, Any]) -> str:
+def _array_summary(array: np.ndarray[Any, Any]) -> str:
     summary = f"{array.dtype} {array.shape}"
     if array.size and array.dtype.kind != "b":
         finite = array[np.isfinite(array)]

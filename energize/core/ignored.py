@@ -53,10 +53,10 @@ TOLERANCES = tuple(
 ends a run.
 """
 
-_said: set[tuple[str, str]] = set()
+_logged: set[tuple[str, str]] = set()
 
 Line = tuple[str, str, str, int]
-"""The arguments of `said_once`."""
+"""The arguments of `log_once`."""
 
 
 @dataclass
@@ -89,28 +89,28 @@ def accepted(owner: str, **values: object) -> None:
             raise TypeError(f"{owner}() got an unexpected keyword argument {name!r}")
         if value is not None and value is not False:
             hint = "docs/coming-from-energon.md says what is in its place"
-            said_once(owner, name, f"{name}={value!r} has no effect: {hint}")
+            log_once(owner, name, f"{name}={value!r} has no effect: {hint}")
 
 
-def is_said(owner: str, name: str) -> bool:
-    """Return whether `said_once` has logged this."""
-    return (owner, name) in _said
+def was_logged(owner: str, name: str) -> bool:
+    """Return whether `log_once` has logged this."""
+    return (owner, name) in _logged
 
 
-def said_once(owner: str, name: str, text: str, level: int = logging.INFO) -> None:
+def log_once(owner: str, name: str, text: str, level: int = logging.INFO) -> None:
     """Log what there is to say of an argument of `owner`, or of what it has by a name,
     once.
     """
-    if (owner, name) in _said:
+    if (owner, name) in _logged:
         return
-    _said.add((owner, name))
+    _logged.add((owner, name))
     if _outbox.lines is None:
         _log.log(level, "%s: %s", owner, text)
     else:
         _outbox.lines.append((owner, name, text, level))
 
 
-def kept_lines() -> list[Line]:
+def drain_lines() -> list[Line]:
     """Return the lines since the last call. From the first call on, lines are kept, not
     logged.
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 from energize.core.checks import checked_whole
-from energize.core.ignored import accepted, is_said, said_once
+from energize.core.ignored import accepted, log_once, was_logged
 from energize.errors import ConfigError
 
 
@@ -124,7 +124,7 @@ def _check_torchrun(ranks: Ranks, by_torchrun: Ranks | None) -> None:
         )
 
 
-def speaks() -> bool:
+def is_first_rank() -> bool:
     """Whether this process is the first rank, which alone says what all of them
     know.
     """
@@ -136,7 +136,7 @@ def speaks() -> bool:
 
 def log_whole_reading(name: str) -> None:
     """Log once that each of several ranks reads all of a dataset of this class."""
-    if is_said(name, "ranks"):
+    if was_logged(name, "ranks"):
         return
     with suppress(ConfigError):  # raised when a loader begins
         world_size = current_ranks().world_size
@@ -146,7 +146,7 @@ def log_whole_reading(name: str) -> None:
                 "and no checkpoint has the position. Training loops take "
                 "get_loader(dataset)"
             )
-            said_once(name, "ranks", text, logging.WARNING)
+            log_once(name, "ranks", text, logging.WARNING)
 
 
 def _world() -> Any:

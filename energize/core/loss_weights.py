@@ -41,7 +41,7 @@ _MAKES = "which energize.batch_weights makes of a list of samples"
 _DECLARED = {WEIGHT: "float | None", WEIGHTS: "torch.Tensor | None"}
 
 
-def tells(item: Any) -> bool:
+def may_have_weights(item: Any) -> bool:
     """Return whether an item may say how much it counts, or those of a list how much
     they do.
     """
@@ -199,7 +199,7 @@ def checked_factor(value: Any, label: str) -> float:
     return float(number)
 
 
-def own_weight(sample: Any) -> float | None:
+def encoder_weight(sample: Any) -> float | None:
     """Return what the encoder of one sample says; None for nothing, and for a column of
     a batch.
 
@@ -218,13 +218,13 @@ def _is_column(weight: Any) -> bool:
 
 def weight_of(sample: Any) -> float | None:
     """Return how much one sample counts; None where nobody says. Raises what
-    `own_weight` raises.
+    `encoder_weight` raises.
 
     >>> weight_of({"__sample_weight__": 0.5, "sample_weight": 3})
     1.5
     """
     source = field_of(sample, WEIGHT)
-    factor = own_weight(sample)
+    factor = encoder_weight(sample)
     if source is None:
         return factor
     return float(source if factor is None else source * factor)
@@ -275,7 +275,11 @@ def zeroed(item: T) -> T:
     >>> zeroed({"__key__": ["a", "b"]})
     {'__key__': ['a', 'b'], 'sample_weights': tensor([0., 0.])}
     """
-    untold = isinstance(item, dict) and not tells(item) and listed_keys(item) is None
+    untold = (
+        isinstance(item, dict)
+        and not may_have_weights(item)
+        and listed_keys(item) is None
+    )
     if untold or isinstance(item, list):  # nobody asked it to have weights
         return item
     try:
@@ -320,7 +324,7 @@ def _weights(items: Sequence[Any], *, packs: bool) -> torch.Tensor | None:
         packs: Items that have several weights and list no keys are packs, a row of a
             batch for each; otherwise they are batches.
     """
-    if not any(map(tells, items)):  # the usual case, and cheap to check
+    if not any(map(may_have_weights, items)):  # the usual case, and cheap to check
         return None
     batches = any(listed_keys(item) is not None for item in items)
     if packs and not batches:
@@ -406,7 +410,9 @@ def carried(
         several: `result` is one of several results.
         together: A list `source` has batches, whose weights are concatenated.
     """
-    if not (_has_own_weight(result) or _any_tells(source)):  # usual, and cheap to check
+    if not (
+        _has_encoder_weight(result) or _any_has_weights(source)
+    ):  # usual, and cheap to check
         return result
     if type(source) is list:
         weights = (joined_weights if together else batch_weights)(source)
@@ -434,14 +440,18 @@ def _carried_by_one(source: Any, result: T, *, several: bool) -> T:
     return _with(result, WEIGHTS, weights)
 
 
-def _has_own_weight(item: Any) -> bool:
+def _has_encoder_weight(item: Any) -> bool:
     if isinstance(item, dict):
         return OWN in item
     return getattr(item, OWN, None) is not None
 
 
-def _any_tells(source: Any) -> bool:
-    return any(map(tells, source)) if type(source) is list else tells(source)
+def _any_has_weights(source: Any) -> bool:
+    return (
+        any(map(may_have_weights, source))
+        if type(source) is list
+        else may_have_weights(source)
+    )
 
 
 carried_one_by_one: Keep = partial(carried, several=True)
@@ -466,9 +476,11 @@ class Passed:
     def take(self, item: Any) -> None:
         """Note an item that the function takes."""
         self._taken += 1
-        self._weighed += tells(item) and (isinstance(item, list) or is_weighed(item))
+        self._weighed += may_have_weights(item) and (
+            isinstance(item, list) or is_weighed(item)
+        )
 
-    def give(self, _: Any, result: T) -> T:
+    def carry(self, _: Any, result: T) -> T:
         """Return what it gave; raise `LostWeightError` where weights are lost."""
         weighed = 0 < self._taken == self._weighed
         self._taken = self._weighed = 0
@@ -479,8 +491,8 @@ def _with_weight(sample: Any, result: T) -> T:
     """Return what was made of one sample, with its weight."""
     source = field_of(sample, WEIGHT)
     present = field_of(result, WEIGHT)
-    factor = own_weight(sample)
-    if own_weight(result) is not None:
+    factor = encoder_weight(sample)
+    if encoder_weight(result) is not None:
         factor = None
     if present is not None and present != source:
         return result  # it says so itself
@@ -508,7 +520,7 @@ def _gathered(
         weights = _by_key(sample_keys, keys, weights)
     elif several:
         return _itself(result)
-    factor = own_weight(result)
+    factor = encoder_weight(result)
     weighed_result = placed(
         result, WEIGHTS, weights if factor is None else weights * factor
     )

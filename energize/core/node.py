@@ -28,19 +28,20 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class Routes(NamedTuple):
-    """Which items of the inputs the items at some positions are made of; arrays of one
-    length.
+    """The items of the inputs that items are made of; arrays of one length.
 
-    `position`: a position in an input. `child`: the number of that input; None if there
-    is one. `owner`: the row of the asked position that it belongs to, ascending; None
-    if each item is one item of an input. `lent`: whether it is only lent to padding,
-    which counts for nothing.
+    Attributes:
+        position: A position in an input.
+        child: The number of that input; None if there is only one.
+        owner: The row of the requested position that it belongs to, ascending; None if
+            an item is made of a single item of an input.
+        padding: Whether it only fills a padding row, which does not count.
     """
 
     position: Int64Array
     child: Int64Array | None = None
     owner: Int64Array | None = None
-    lent: BoolArray | None = None
+    padding: BoolArray | None = None
 
 
 class Span(NamedTuple):
@@ -150,7 +151,7 @@ class LoopTraits:
         steps: Number of steps each rank makes in a loop of a loader, if this is the
             outermost node; None if that follows from the length of an epoch.
         pads: Some items are padding, made of samples that are counted elsewhere (see
-            `Routes.lent`).
+            `Routes.padding`).
     """
 
     cuts: bool = False

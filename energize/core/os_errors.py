@@ -173,7 +173,7 @@ directory); restore it, or correct the path
         raise ConfigError(f"{shown}{NO_PATH} ({error})") from error
 
 
-def own_errors(function: Callable[P, T]) -> Callable[P, T]:
+def convert_os_errors(function: Callable[P, T]) -> Callable[P, T]:
     """Wrap a function that is given paths and only reads: what may pass is tried again,
     what else the system refuses is a `DatasetError`, and what can be no path a
     `ConfigError`.

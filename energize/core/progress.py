@@ -35,7 +35,7 @@ def progress(label: str) -> Progress:
     due = begun + (_SHORT if shown else _IN_LOG)
     reported = False
 
-    def tell(done: int, total: int) -> None:
+    def report(done: int, total: int) -> None:
         nonlocal due, reported
         moment = time.monotonic()
         ended = reported and shown and done == total
@@ -57,7 +57,7 @@ def progress(label: str) -> Progress:
         else:
             _log.warning("%s", text)
 
-    return tell
+    return report
 
 
 def counting(items: Iterable[T], label: str, total: int = 0) -> Iterator[T]:

@@ -108,7 +108,7 @@ class Listed:
         """Of the samples `indices` of a source those that are listed, by their place
         among them.
         """
-        mine = self.by_source.get(_told_apart(source)) if self.by_source else None
+        mine = self.by_source.get(_unique_name(source)) if self.by_source else None
         if mine is None:
             return {}
         return {
@@ -147,7 +147,7 @@ def listed_for(
     """
     by_path: dict[str, list[SourceNode[Any]]] = {}
     by_identity: dict[str, list[SourceNode[Any]]] = {}
-    for source in {_told_apart(source): source for source in sources}.values():
+    for source in {_unique_name(source): source for source in sources}.values():
         by_path.setdefault(source.location, []).append(source)
         by_identity.setdefault(source.identity, []).append(source)
     rows: dict[str, set[int]] = {}
@@ -180,11 +180,11 @@ def _matches(
     for source in sources:
         index = source.find(location.shard, location.index)
         if index is not None:
-            matches.append((_told_apart(source), index))
+            matches.append((_unique_name(source), index))
     return matches
 
 
-def _told_apart(source: SourceNode[Any]) -> str:
+def _unique_name(source: SourceNode[Any]) -> str:
     """Return what sources of other samples, or at other paths, do not have in
     common.
     """

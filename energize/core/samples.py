@@ -81,15 +81,15 @@ def pin_memory(value: T) -> T:
     """
     if not torch.cuda.is_available():
         return value
-    return asked(value, "pin_memory")
+    return call_on_leaves(value, "pin_memory")
 
 
-def asked(value: T, method: str, *arguments: Any, **options: Any) -> T:
+def call_on_leaves(value: T, method: str, *arguments: Any, **options: Any) -> T:
     """Return a copy of `value` with what a method returns of all, at any depth, that
     has it.
     """
 
-    def ask(leaf: Any) -> Any:
+    def call(leaf: Any) -> Any:
         function = getattr(leaf, method, None)
         return (
             function(*arguments, **options)
@@ -97,7 +97,7 @@ def asked(value: T, method: str, *arguments: Any, **options: Any) -> T:
             else leaf
         )
 
-    return map_leaves(value, ask)  # type: ignore[no-any-return]  # of the type of `value`
+    return map_leaves(value, call)  # type: ignore[no-any-return]  # of the type of `value`
 
 
 # What all samples have in common.
@@ -289,7 +289,7 @@ class Sample(Markable):
         present = [sample for sample in samples if sample is not None]
         joined: dict[str, Any] = {}
         for sample in present:
-            joined.update(_own_fields(sample))
+            joined.update(_data_fields(sample))
         unknown = [name for name in joined if name not in type_fields(cls)]
         if unknown:
             raise ConfigError(
@@ -311,7 +311,7 @@ class Sample(Markable):
         return pin_memory(self)
 
 
-METADATA = frozenset(each.name for each in fields(Sample))
+METADATA = frozenset(entry.name for entry in fields(Sample))
 """The fields that say what a sample is, where it comes from, and how much it counts."""
 
 
@@ -397,7 +397,7 @@ def metadata_of(sample: Any) -> dict[str, Any]:
     return {name: sample[name] for name in METADATA if name in sample}
 
 
-def _own_fields(sample: Any) -> dict[str, Any]:
+def _data_fields(sample: Any) -> dict[str, Any]:
     """Return the fields of a sample that are no metadata; of a crude one, no other
     `__name__` either.
     """
@@ -725,7 +725,7 @@ SAMPLE_TYPES: Mapping[str, SampleType] = MappingProxyType(
 write."""
 
 
-def is_own_module(module: str) -> bool:
+def is_package_module(module: str) -> bool:
     """Return whether a name means the types that come with energize: those of its
     modules, and of Megatron-Energon's.
     """
@@ -746,7 +746,7 @@ def sample_type_named(module: str, name: str) -> SampleType:
     >>> sample_type_named("megatron.energon", "TextSample").__name__
     'TextSample'
     """
-    if is_own_module(module):
+    if is_package_module(module):
         if name not in SAMPLE_TYPES:
             raise DatasetError(
                 f"sample type {name!r} of {module!r} is not known; known are "

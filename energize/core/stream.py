@@ -44,7 +44,7 @@ from energize.core.trace import (
     Request,
     Trace,
     expect,
-    made_of_padded,
+    make_padded,
     stop_raised,
 )
 from energize.core.validation import short
@@ -445,7 +445,7 @@ class ContentStream(LaneStream[T]):
             at = np.array([number], dtype=np.int64)
             request = Request(at, self._reading, by_keys(unpadded(item)))
             try:
-                [made] = made_of_padded(self._node, [item], request)
+                [made] = make_padded(self._node, [item], request)
             except StopIteration as stopped:
                 raise stop_raised(self._node) from stopped
             if type(made) is not Failed:

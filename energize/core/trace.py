@@ -70,7 +70,7 @@ MAX_ATTEMPTS = 256
 encoders that leave out nine of ten, where one position in 10**11 needs more."""
 
 
-def made_of_padded(
+def make_padded(
     node: IndexedNode[Any], items: list[Any], request: Request
 ) -> list[Any | Failed]:
     """Return what a node makes of items of which some are `Padded`: so is what is made
@@ -327,8 +327,8 @@ class Trace:
             source = refs.source
             if rows is not None:
                 item = rows[item]
-            if routes.lent is not None:
-                drawn = ~routes.lent[item]
+            if routes.padding is not None:
+                drawn = ~routes.padding[item]
                 item = item[drawn]
                 source = source[drawn]
                 refs = Refs(item, source, refs.index[drawn], refs.epoch[drawn])
@@ -355,7 +355,7 @@ class Trace:
         if memory is not None and id(node) in memory.nodes:
             failed = memory.rows(node, self.refs(reading.attempt), start, stop)
             if failed:
-                return self._read_others(failed, positions, reading)
+                return self._read_remaining(failed, positions, reading)
         routes = self.routes
         if routes is None:
             source = cast("SourceNode[Any]", node)
@@ -377,7 +377,7 @@ class Trace:
         request = Request(positions, reading, of_row)
         if reading.substitute:
             return node.make(items, request)
-        return made_of_padded(node, items, request)
+        return make_padded(node, items, request)
 
     def _owned(
         self, routes: Routes, reading: ReadContext, start: int, stop: int
@@ -396,7 +396,7 @@ class Trace:
             for item, rows in zip(items, pairwise(bounds), strict=True)
         ]
 
-    def _read_others(
+    def _read_remaining(
         self, failed: Mapping[int, Failed], positions: Int64Array, reading: ReadContext
     ) -> list[Any]:
         """Return the items at positions, of which those in rows that are remembered as
@@ -467,7 +467,7 @@ class Trace:
         """Yield of how many samples each member in some rows of the routes is made."""
         for at in range(start, stop):
             child = self.node.children[0 if routes.child is None else routes.child[at]]
-            is_padding = routes.lent is not None and routes.lent[at]
+            is_padding = routes.padding is not None and routes.padding[at]
             yield 0 if is_padding else len(child.refs(routes.position[at : at + 1]))
 
     def reading_part(self) -> Trace | None:

@@ -239,8 +239,8 @@ def padding(node: Any, positions: Int64Array) -> BoolArray:
     for child, dataset in enumerate(() if node.traits.gathers else node.children):
         rows = slice(None) if routes.child is None else routes.child == child
         is_padding[rows] = padding(dataset, routes.position[rows])
-    if routes.owner is not None and routes.lent is not None:
-        is_padding[routes.owner[routes.lent]] = True
+    if routes.owner is not None and routes.padding is not None:
+        is_padding[routes.owner[routes.padding]] = True
     return is_padding
 
 

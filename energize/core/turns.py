@@ -99,21 +99,25 @@ class Turn:
 
 
 class MediaPlace(NamedTuple):
-    """The place of an image or a video: the number of its turn, from 0, and its offset
-    there.
+    """The position of an image or a video in a conversation.
+
+    Attributes:
+        turn: The number of its turn, from 0.
+        start: The offset of its placeholder in the text of the turn.
+        placeholder: `<image>` or `<video>`.
     """
 
     turn: int
     start: int
-    what: str
+    placeholder: str
 
 
 def places_of(turns: Sequence[Turn]) -> list[MediaPlace]:
     """Return the places of images and videos, in their order.
 
     >>> places_of([Turn("user", "Compare <image> and <image>.")])
-    [MediaPlace(turn=0, start=8, what='<image>'), MediaPlace(turn=0, start=20, \
-what='<image>')]
+    [MediaPlace(turn=0, start=8, placeholder='<image>'), MediaPlace(turn=0, start=20, \
+placeholder='<image>')]
     """
     return [
         MediaPlace(number, match.start(), match[0])
@@ -156,7 +160,9 @@ def checked_turns(value: Any, images: int, videos: int) -> list[Turn]:
     turns = [turn_of(turn, number) for number, turn in enumerate(value)]
     places = places_of(turns)
     for placeholder, count in ((IMAGE, images), (VIDEO, videos)):
-        positions = [medium.turn for medium in places if medium.what == placeholder]
+        positions = [
+            medium.turn for medium in places if medium.placeholder == placeholder
+        ]
         if len(positions) != count:
             raise DataError(
                 f"the sample has {count} {placeholder[1:-1]}s, and its turns have "
@@ -177,8 +183,8 @@ def turn_of(form: Any, number: int) -> Turn:
     if isinstance(form, Turn):
         return form
     keys = dict(form) if isinstance(form, Mapping) else {}
-    role = _taken(keys, "role", "from")
-    content = _taken(keys, "content", "value")
+    role = _pop_first(keys, "role", "from")
+    content = _pop_first(keys, "content", "value")
     empty: tuple[Any, ...] = (None, "", [], {})
     keys = {name: value for name, value in keys.items() if value not in empty}
     try:
@@ -203,7 +209,7 @@ def turn_of(form: Any, number: int) -> Turn:
         raise DataError(f"turn {number} is {form!r:.120}: {error}") from error
 
 
-def _taken(keys: dict[str, Any], *names: str) -> Any:
+def _pop_first(keys: dict[str, Any], *names: str) -> Any:
     """Remove the first of some keys that has a value, and return the value."""
     return next((keys.pop(name) for name in names if keys.get(name) is not None), None)
 

@@ -108,7 +108,9 @@ def validated(
     try:
         return schema.validate_python(value)
     except ValidationError as reason:
-        raise error(told(faults(reason, schema, value), file, lines_of(text))) from None
+        raise error(
+            fault_report(faults(reason, schema, value), file, lines_of(text))
+        ) from None
 
 
 def faults(
@@ -137,7 +139,7 @@ def faults(
                     for prefix in messages
                     if prefix[: len(union)] != union
                 }
-        text, shown[path] = _told(detail, keys)
+        text, shown[path] = _fault(detail, keys)
         if text not in messages.setdefault(path, []):
             messages[path].append(text)
     first = list(messages.items())[:MOST_FAULTS]
@@ -178,7 +180,7 @@ def _keys(schema: Any) -> Iterator[str]:
             yield str(schema["name"])
 
 
-def told(
+def fault_report(
     faults: Iterable[Fault], file: str | os.PathLike[str], lines: Mapping[KeyPath, int]
 ) -> str:
     """Return faults of a file as the text of an error, each with its place."""
@@ -279,7 +281,7 @@ def lines_of(text: str | bytes) -> dict[KeyPath, int]:
     return lines
 
 
-def _told(detail: ErrorDetails, keys: list[str]) -> tuple[str, str]:
+def _fault(detail: ErrorDetails, keys: list[str]) -> tuple[str, str]:
     """Return a fault in our words, and the value seen, where that says more."""
     fault_type = detail["type"]
     key = str(detail["loc"][-1]) if detail["loc"] else ""

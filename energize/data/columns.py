@@ -30,7 +30,7 @@ from numpy.lib.format import read_array
 from pydantic import Field, TypeAdapter, model_validator
 
 from energize.core.columns import Column
-from energize.core.os_errors import own_errors
+from energize.core.os_errors import convert_os_errors
 from energize.core.validation import Listed, Model
 from energize.data.files import read_document, read_file
 from energize.data.nv_meta import META_FOLDER, UUID_NAME, read_info
@@ -120,7 +120,7 @@ def column_command(path: Path, measured: Mapping[str, str]) -> str:
     return f"energize prepare {path} {options}"
 
 
-@own_errors
+@convert_os_errors
 def folder_version(path: Path) -> str | None:
     """Return what is different when a folder was prepared again with an `index.sqlite`;
     None without.
@@ -132,7 +132,7 @@ def folder_version(path: Path) -> str | None:
         return None
 
 
-@own_errors
+@convert_os_errors
 def read_columns(path: Path) -> ColumnIndex:
     """Return the columns of the prepared folder `path`, which may have none.
 
@@ -163,7 +163,7 @@ def read_columns(path: Path) -> ColumnIndex:
     return index
 
 
-@own_errors
+@convert_os_errors
 def read_values(path: Path, name: str, stored: StoredColumn, samples: int) -> Column:
     """Return the values of a column of the folder `path`: about a second, and 8 bytes a
     sample, for 100 million samples.

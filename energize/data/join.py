@@ -21,7 +21,7 @@ from energize.core.arrays import Int64Array
 from energize.core.columns import Column
 from energize.core.description import digest
 from energize.core.failures import Failed, SamplePlace
-from energize.core.os_errors import own_errors
+from energize.core.os_errors import convert_os_errors
 from energize.data.columns import folder_version, load_values, values_file
 from energize.data.nv_meta import read_info
 from energize.data.source import Source, Window, narrowed
@@ -202,7 +202,7 @@ class JoinedSource(Source[Raw]):
     cache: Path | None
     window: Window | None
 
-    @own_errors
+    @convert_os_errors
     def __init__(
         self,
         *parts: WebdatasetSource,

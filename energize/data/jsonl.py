@@ -18,7 +18,7 @@ from typing import Any
 
 from energize.core.description import digest
 from energize.core.failures import Failed
-from energize.core.os_errors import own_errors
+from energize.core.os_errors import convert_os_errors
 from energize.data.files import exists, files_at, path_of
 from energize.data.local import Files, Ranges, read_entries
 from energize.data.rows import FieldSource, Row, parsed_row
@@ -127,7 +127,7 @@ class JsonlSource(ShardedSource[dict[str, Any]], FieldSource[dict[str, Any]]):
     checksums: bool
     window: Window | None
 
-    @own_errors
+    @convert_os_errors
     def __init__(
         self,
         path: str | os.PathLike[str],

@@ -19,7 +19,7 @@ from energize.core.arrays import Int64Array
 from energize.core.columns import Column
 from energize.core.description import digest
 from energize.core.failures import Failed
-from energize.core.ignored import said_once
+from energize.core.ignored import log_once
 from energize.core.os_errors import is_url
 from energize.core.os_errors import os_error_message as refusal
 from energize.data.files import absolute, exists, files_at, joined, path_of, read_file
@@ -483,7 +483,7 @@ class LooseSource(ShardedSource[dict[str, Any]], FieldSource[dict[str, Any]]):
                 message = (
                     f"{file} was written after it was opened, and is read as it is now"
                 )
-                said_once(self.location, "written", message, logging.WARNING)
+                log_once(self.location, "written", message, logging.WARNING)
             return data, file
         except OSError as error:
             if error.errno not in (*NO_SUCH_FILE, *NO_REGULAR_FILE, errno.EFBIG):

@@ -36,7 +36,7 @@ from energize.core import limits
 from energize.core.description import digest
 from energize.core.failures import Failed
 from energize.core.lazy import optional_module
-from energize.core.os_errors import own_errors
+from energize.core.os_errors import convert_os_errors
 from energize.core.validation import Listed, load_json, parse_json
 from energize.data.files import exists, path_of, read_document
 from energize.data.local import Ranges, Recent
@@ -531,7 +531,7 @@ class MdsSource(ShardedSource[dict[str, Any]]):
     entries: tuple[MdsShard, ...]
     _raw: ClassVar[bool] = False
 
-    @own_errors
+    @convert_os_errors
     def __init__(
         self,
         path: str | os.PathLike[str],

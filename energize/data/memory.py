@@ -189,7 +189,7 @@ class SequenceSource(FieldSource[T_co]):
         def where(row: int) -> str:
             return self.where(numbers[row])
 
-        return self._call.each(numbers, Request(positions, reading, where))
+        return self._call.map(numbers, Request(positions, reading, where))
 
     @cached_property
     def _call(self) -> Call:

@@ -20,7 +20,7 @@ from braceexpand import braceexpand
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, TypeAdapter
 
 from energize.core import limits
-from energize.core.samples import is_own_module
+from energize.core.samples import is_package_module
 from energize.core.validation import Listed, Model, short
 from energize.data.files import absent, exists, read_document
 from energize.errors import (
@@ -525,7 +525,7 @@ def read_dataset_yaml(
 
 
 def _has_user_factory(config: _DatasetFile) -> bool:
-    return config.factory is not None and not is_own_module(config.module)
+    return config.factory is not None and not is_package_module(config.module)
 
 
 def _code_of(config: _DatasetFile, file: Path, *, trusted: bool) -> dict[str, Any]:

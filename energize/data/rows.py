@@ -23,9 +23,9 @@ from energize.core.arrays import Int64Array
 from energize.core.columns import Column
 from energize.core.description import digest
 from energize.core.failures import Failed
-from energize.core.ignored import said_once
+from energize.core.ignored import log_once
 from energize.core.lazy import optional_module
-from energize.core.os_errors import is_url, own_errors
+from energize.core.os_errors import convert_os_errors, is_url
 from energize.core.progress import counting
 from energize.core.validation import load_json, parse_json
 from energize.data.documents import NotRows, document_of
@@ -190,7 +190,7 @@ class RowFiles(FieldSource[Row], ShardedSource[Row]):
     files: tuple[Path, ...]
     explicit_name: str
 
-    @own_errors
+    @convert_os_errors
     def __init__(
         self, files: DataFiles, *, name: str = "", seed: int = 0, occurrence: int = 0
     ) -> None:
@@ -256,7 +256,7 @@ class JsonSource(RowFiles):
         return tuple(map(len, self._lines))
 
     @cached_property
-    @own_errors
+    @convert_os_errors
     def _lines(self) -> list[Int64Array | list[bytes]]:
         """Of each file the first byte of each line, the byte after it and its number,
         counted from 1; or its lines.
@@ -360,7 +360,7 @@ class ParquetSource(RowFiles):
 
     columns: tuple[str, ...] | None
 
-    @own_errors
+    @convert_os_errors
     def __init__(
         self,
         files: DataFiles,
@@ -606,7 +606,7 @@ class ArrowSource(RowFiles):
                 "the stream ends without an end mark. If writing or copying it was cut "
                 "off, rows are missing; write the file again"
             )
-            said_once(path, "end", text, logging.WARNING)
+            log_once(path, "end", text, logging.WARNING)
 
 
 def _rows_of(table: Any, numbers: Sequence[int]) -> list[Row]:

@@ -20,11 +20,11 @@ from energize.core import limits
 from energize.core.os_errors import (
     again,
     check_path,
+    convert_os_errors,
     is_path,
     is_url,
     os_error_message,
     os_errors_as,
-    own_errors,
 )
 from energize.core.samples import SourceInfo
 from energize.core.stores import FileStore
@@ -169,7 +169,7 @@ class WebdatasetFileStore(_FolderStore):
 
     path: Path
 
-    @own_errors
+    @convert_os_errors
     def __init__(self, path: StorePath) -> None:
         self.path = store_path(path)
         info = read_info(self.path)
@@ -267,7 +267,7 @@ class SystemFileStore(_FolderStore):
     b'hello'
     """
 
-    @own_errors
+    @convert_os_errors
     def __init__(self, base_dir: StorePath | None = None) -> None:
         self.path = None if base_dir is None else store_path(base_dir)
         self._base = os.path.realpath(self.path or "")
@@ -340,7 +340,7 @@ class JsonlFileStore(_PathStore):
 
     path: Path
 
-    @own_errors
+    @convert_os_errors
     def __init__(self, jsonl_path: StorePath) -> None:
         self.path = store_path(jsonl_path)
         self._lines = JsonlSource(self.path)

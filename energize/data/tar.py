@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 from energize.core import limits
 from energize.core.failures import Failed
-from energize.core.ignored import said_once
+from energize.core.ignored import log_once
 from energize.core.os_errors import os_errors_as
 from energize.data.files import files_at
 from energize.data.local import Files, FileStream, read_entries
@@ -601,7 +601,7 @@ def check_shard(files: Files, path: str, count: int, record: ShardRecord | None)
             f"{name}, and other shards maybe, end without an end mark. If writing or "
             "copying them was cut off, samples are missing. Write them again"
         )
-        said_once(folder, "end mark", text, logging.WARNING)
+        log_once(folder, "end mark", text, logging.WARNING)
     if record is not None:
         _check_record(files, path, size, record)
         return size

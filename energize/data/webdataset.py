@@ -24,7 +24,7 @@ from energize.core.arrays import Int64Array
 from energize.core.columns import Column
 from energize.core.description import digest
 from energize.core.failures import Failed
-from energize.core.os_errors import own_errors
+from energize.core.os_errors import convert_os_errors
 from energize.data import tar
 from energize.data.columns import ColumnIndex, column_command, column_of, read_columns
 from energize.data.files import exists, files_at, path_of
@@ -165,7 +165,7 @@ class WebdatasetSource(ShardedSource[dict[str, Any]]):
     """The loose files that were converted, whose identity this source keeps."""
     checksums: bool
 
-    @own_errors
+    @convert_os_errors
     def __init__(
         self,
         path: str | os.PathLike[str],

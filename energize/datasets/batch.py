@@ -263,7 +263,7 @@ class BatchDataset(IndexedDataset[T_batch_co]):
         def of_batch(row: int) -> str:
             return f"a batch of {len(items[row])} that begins with {request.where(row)}"
 
-        return self._call.each(items, request._replace(where=of_batch))
+        return self._call.map(items, request._replace(where=of_batch))
 
     def taken(self, n: int) -> list[int] | None:
         inner = self.inputs[0].size

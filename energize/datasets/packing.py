@@ -15,7 +15,7 @@ from energize.core.checks import checked_function, checked_whole
 from energize.core.dataset import Dataset
 from energize.core.description import function_name, generates
 from energize.core.failures import Failed
-from energize.core.ignored import said_once
+from energize.core.ignored import log_once
 from energize.core.lanes import WorkerConfig
 from energize.core.loss_weights import carried, carried_one_by_one
 from energize.core.node import NodeTraits, StreamTraits
@@ -197,7 +197,7 @@ class PackingDataset(RoundsDataset[T_pack_co]):
                 "they are dropped (logged once)"
             )
             owner = function_name(self.pre_packer)
-            said_once(owner, "left_out", text, logging.WARNING)
+            log_once(owner, "left_out", text, logging.WARNING)
         return [[buffered[id(sample)] for sample in pack] for pack in selected if pack]
 
     def _not_packs(self, returned: str) -> EncoderError:
@@ -218,7 +218,7 @@ class PackingDataset(RoundsDataset[T_pack_co]):
         def words() -> list[int]:
             return [keyed_by(self, "encode", *each.origin) for each in pack]
 
-        return self._encode.each(items, request, words)
+        return self._encode.map(items, request, words)
 
     def _packed(
         self, pack: list[Taken], reading: ReadContext

@@ -427,7 +427,7 @@ class ComposedDataset(BatchDataset[T_batch_co]):
         first = np.where(empty, mixed.lent(at), first)
         before = epoch * self.samples.size
         routes = members_between(before + first, before + np.maximum(end, first + 1))
-        return routes._replace(lent=empty[routes.owner]) if empty.any() else routes
+        return routes._replace(padding=empty[routes.owner]) if empty.any() else routes
 
     def padding(self, positions: npt.ArrayLike) -> npt.NDArray[np.bool_]:
         """Return whether batches are padding.

@@ -138,7 +138,7 @@ class MapDataset(PassingDataset[T_out_co]):
         return self.seed_key
 
     def make(self, items: list[Any], request: Request) -> list[T_out_co | Failed]:
-        return self._call.each(items, request)
+        return self._call.map(items, request)
 
 
 class FlatMapDataset(RoundsDataset[T_out_co], MapDataset[T_out_co]):
@@ -365,7 +365,7 @@ class IterMapDataset(RoundsDataset[T_out_co]):
 
             word = partial(keyed_by, self, "segment", *first.origin)
             call = Call(
-                self.iter_map_fn, 0, passed.give, tolerance=self.failure_tolerance()
+                self.iter_map_fn, 0, passed.carry, tolerance=self.failure_tolerance()
             )
             of = self, first.origin
             for made in call.items(
@@ -438,7 +438,7 @@ class LogSampleDataset(PassingDataset[T_co]):
         return Call(self.get_keys_fn, derive(self.key, "log"))
 
     def make(self, items: list[Any], request: Request) -> list[T_co | Failed]:
-        keys_of_items = self._call.each(items, request)
+        keys_of_items = self._call.map(items, request)
         for position, keys in zip(
             request.positions.tolist(), keys_of_items, strict=True
         ):

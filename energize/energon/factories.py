@@ -24,7 +24,7 @@ from typing import (
 from energize.core import samples
 from energize.core.ignored import accepted
 from energize.core.lanes import WorkerConfig
-from energize.core.os_errors import own_errors
+from energize.core.os_errors import convert_os_errors
 from energize.core.progress import Progress
 from energize.core.records import declared_fields, is_record, sources_of
 from energize.core.samples import CrudeSample, Sample, SourceInfo, pin_memory
@@ -659,7 +659,7 @@ class JoinedWebdatasetFactory(_Factory[T_co]):
         )
 
 
-@own_errors
+@convert_os_errors
 def get_dataset_from_config(
     path: str | os.PathLike[str],
     *,

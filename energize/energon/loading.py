@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from energize.core.lanes import WorkerConfig
-from energize.core.os_errors import own_errors
+from energize.core.os_errors import convert_os_errors
 from energize.core.stores import FileStore
 from energize.data.files import absent, path_of
 from energize.data.join import JoinedSource, remove_matches, write_matches
@@ -269,7 +269,7 @@ class MetadatasetV2(Metadataset):
     """A metadataset in the newer grammar, with blends and joins in each other."""
 
 
-@own_errors
+@convert_os_errors
 def load_dataset(
     path: str | os.PathLike[str] | Mapping[str, Any], **kwargs: Any
 ) -> DatasetLoaderInterface:
@@ -342,7 +342,7 @@ def traverse_metadataset(
     return load_dataset(path).traverse(split_part=split_part)
 
 
-@own_errors
+@convert_os_errors
 def prepare_metadataset(path: str | os.PathLike[str]) -> None:
     """Write down which samples the joins of a metadataset put together, for all its
     splits.

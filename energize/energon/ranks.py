@@ -18,7 +18,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from energize.core import lanes, tree
 from energize.core.dataset import Dataset, PassingDataset
-from energize.core.ignored import said_once
+from energize.core.ignored import log_once
 from energize.core.lanes import Lane
 from energize.core.reader import Reader
 from energize.core.restoring import restore_sample
@@ -239,6 +239,6 @@ def pass_length(dataset: Dataset[Any]) -> int:
         return tree.pass_length(dataset)
     except NotIndexedError:
         text = "its length is an estimate: only reading tells how many items it gives"
-        said_once(type(dataset).__name__, "length", text, logging.WARNING)
+        log_once(type(dataset).__name__, "length", text, logging.WARNING)
         total = sum(pass_length(source) for source in dataset.inputs)
         return math.ceil(total / (getattr(dataset, "batch_size", 1) or 1))

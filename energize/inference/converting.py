@@ -31,7 +31,7 @@ from energize.core.description import digest
 from energize.core.failures import Failed
 from energize.core.os_errors import is_url, os_errors_as
 from energize.core.progress import Progress
-from energize.core.samples import is_own_module
+from energize.core.samples import is_package_module
 from energize.data.columns import COLUMNS_FOLDER, check_name
 from energize.data.files import absolute, exists, path_of, read_file
 from energize.data.nv_meta import (
@@ -220,7 +220,7 @@ def _parts(path: Path, root: Path, told: DataOptions) -> dict[str, InferredPart]
     parts = dict[str, InferredPart]()
     for part in split_parts(path, told):
         source, config, spec = open_loose(path, part, told)
-        if is_own_module(config.sample_module):
+        if is_package_module(config.sample_module):
             config = replace(config, sample_module=module_of(config.sample_class))
         parts[part] = InferredPart(source, config, spec)
     types = [

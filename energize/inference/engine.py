@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from energize.core.ignored import said_once
-from energize.core.lanes import speaks
-from energize.core.os_errors import own_errors
+from energize.core.ignored import log_once
+from energize.core.lanes import is_first_rank
+from energize.core.os_errors import convert_os_errors
 from energize.core.progress import counted
 from energize.core.records import required_fields, type_fields
 from energize.core.samples import SAMPLE_TYPES, CrudeSample
@@ -99,7 +99,7 @@ def is_loose(path: Path) -> bool:
     )
 
 
-@own_errors
+@convert_os_errors
 def split_parts(path: Path, told: DataOptions | None = None) -> list[str]:
     """Return the split parts of a folder, or of a file, that nobody prepared."""
     scene = Scene(path, told or DataOptions())
@@ -113,7 +113,7 @@ def split_parts(path: Path, told: DataOptions | None = None) -> list[str]:
     return found or ["train"]
 
 
-@own_errors
+@convert_os_errors
 def open_loose(path: Path, split_part: str, told: DataOptions) -> InferredPart:
     """Return what `inferred` returns, and log the summary once, on the first rank.
 
@@ -457,7 +457,7 @@ def _divided(
     return {**field_map, **own}, divided.with_notes(note.format(*lists))
 
 
-@own_errors
+@convert_os_errors
 def infer(
     path: str | os.PathLike[str], *, split_part: str | None = None, **told: Any
 ) -> DataSpec:
@@ -522,7 +522,7 @@ class PartSpecs(NamedTuple):
         ]
 
 
-@own_errors
+@convert_os_errors
 def infer_parts(
     path: str | os.PathLike[str], told: DataOptions, split_part: str | None = None
 ) -> PartSpecs:
@@ -639,9 +639,9 @@ def _check_told(path: Path, told: DataOptions, spec: DataSpec) -> None:
         )
     if told.strict and (spec.left_out or spec.notes):
         raise DatasetError(f"{path}: {spec.summary()} (strict)")
-    if speaks():
+    if is_first_rank():
         written = told.inferred is not None
         seen = not written and (told.sample_type is None or spec.is_doubtful)
         level = logging.WARNING if seen else logging.INFO
         text = spec.summary()
-        said_once(str(path), text, text, level)
+        log_once(str(path), text, text, level)

@@ -13,9 +13,9 @@ import numpy as np
 
 from energize.core.description import digest
 from energize.core.failures import Failed
-from energize.core.ignored import said_once
-from energize.core.lanes import speaks
-from energize.core.os_errors import is_url, own_errors
+from energize.core.ignored import log_once
+from energize.core.lanes import is_first_rank
+from energize.core.os_errors import convert_os_errors, is_url
 from energize.core.samples import CrudeSample, sample_type_named
 from energize.data.files import files_at
 from energize.data.loose import LooseSource
@@ -43,7 +43,7 @@ _AT_ONCE = 4096
 _log = logging.getLogger("energize")
 
 
-@own_errors
+@convert_os_errors
 @without_notes()
 def verify(found: InferredPart, told: DataOptions) -> None:
     """Check the first samples, and samples spread over the others, once for each
@@ -65,7 +65,7 @@ def verify(found: InferredPart, told: DataOptions) -> None:
     """
     source = found.source
     marker = cache_folder("verified", _version(found))
-    if not speaks() or not source.count or marker.exists():
+    if not is_first_rank() or not source.count or marker.exists():
         return
     numbers = _numbers(source.count)
     _plan(source, numbers)
@@ -107,7 +107,7 @@ def _faults_of_sample(
     for name, fault in type_faults(sample).items():
         text = f"{where}: {name!r}: {fault}"
         if _is_told(name, told):
-            said_once(found.spec.path, f"type of {name}", text, logging.WARNING)
+            log_once(found.spec.path, f"type of {name}", text, logging.WARNING)
         elif getattr(sample, name) is None:
             faults.append(text)
         else:

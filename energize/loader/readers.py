@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from itertools import repeat
 from typing import Any, TypeVar
 
-from energize.core.ignored import said_once
+from energize.core.ignored import log_once
 from energize.core.node import Origin
 from energize.core.reader import NOTHING, QUICK_SECONDS, DatasetReader, Made, Reader
 from energize.core.stream import State
@@ -298,7 +298,7 @@ class WorkerRequests:
         """Count the failures of a reply, also of one whose items are not used."""
         self._failures.add_all(reply.notes.failures, reply.notes.left_out)
         for line in reply.notes.lines:
-            said_once(*line)
+            log_once(*line)
 
     def _request_ahead(self) -> None:
         """Keep the workers busy, first with the lanes that are taken next."""

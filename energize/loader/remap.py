@@ -34,7 +34,7 @@ from energize.core.config import (
     weights_of,
 )
 from energize.core.dataset import Dataset
-from energize.core.lanes import Lane, speaks
+from energize.core.lanes import Lane, is_first_rank
 from energize.core.reader import open_lane
 from energize.core.restoring import without_loops
 from energize.core.stream import (
@@ -159,7 +159,7 @@ def remapped(
     report = replace(
         _report(dataset, saved, cursor, places_before, parts), left_out=left_out
     )
-    if speaks():
+    if is_first_rank():
         text = "a saved state goes on in an edited mix:\n  %s"
         _log.warning(text, "\n  ".join(report.lines()))
     return remaining, report

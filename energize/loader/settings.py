@@ -24,7 +24,7 @@ from energize.core.description import Role
 from energize.core.failures import FailurePolicy, OnError
 from energize.core.lanes import WorkerConfig, checked_config
 from energize.core.os_errors import is_url
-from energize.core.validation import faults, told
+from energize.core.validation import fault_report, faults
 from energize.errors import ConfigError
 from energize.loader.position import MOST_LANES
 from energize.report import Ledger
@@ -177,7 +177,7 @@ def checked_settings(**arguments: Any) -> LoaderSettings:
             )
             for fault in faults(error, _SETTINGS, groups)
         ]
-        raise ConfigError(told(found, "get_loader", {})) from None
+        raise ConfigError(fault_report(found, "get_loader", {})) from None
 
 
 def checked_failures(

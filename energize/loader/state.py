@@ -33,7 +33,7 @@ from energize.core.config import (
 )
 from energize.core.dataset import Dataset
 from energize.core.description import digest
-from energize.core.lanes import speaks
+from energize.core.lanes import is_first_rank
 from energize.core.node import INFINITE
 from energize.core.stream import (
     MOST_COUNTED,
@@ -344,7 +344,7 @@ def _refuse(found: list[str], *, strict: bool | None) -> None:
 
 
 def _warn(text: str, *told: object) -> None:
-    if speaks():
+    if is_first_rank():
         _log.warning(text, *told)
 
 

@@ -28,7 +28,7 @@ from typing import Any
 from energize.core.blends import NOT_EDITED
 from energize.core.dataset import Dataset
 from energize.core.failures import Failed, FailureMemory, LeftOut
-from energize.core.ignored import kept_lines
+from energize.core.ignored import drain_lines
 from energize.core.lazy import torch
 from energize.core.randomness import generators
 from energize.core.reader import DatasetReader
@@ -223,7 +223,7 @@ class _Worker:
             self._report, self._left_out, FailureMemory()
         )
         self.requested: deque[Read] = deque()
-        kept_lines()
+        drain_lines()
 
     def receive(self, request: Read) -> None:
         """Take note of a request; one of another run ends the earlier ones."""
@@ -258,7 +258,7 @@ class _Worker:
             # It is raised again in the trainer. Panics of Rust are no Exception.
             reply.error = ShippedError.of(error)
         left_out = self._left_out.drained()
-        reply.notes = ReplyNotes(self._failures, left_out, kept_lines())
+        reply.notes = ReplyNotes(self._failures, left_out, drain_lines())
         self._failures = []
         return reply
 

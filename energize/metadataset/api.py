@@ -11,7 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 from energize.core.costs import Cost, ItemCost
 from energize.core.dataset import Dataset
 from energize.core.lanes import WorkerConfig
-from energize.core.os_errors import is_url, own_errors
+from energize.core.os_errors import convert_os_errors, is_url
 from energize.core.validation import faults
 from energize.data.manifest import by_manifest
 from energize.data.source import Subset
@@ -40,7 +40,7 @@ _OF_FOLDERS = (
 _ONCE = "validation reads every sample once"
 
 
-@own_errors
+@convert_os_errors
 @by_manifest
 def get_train_dataset(  # noqa: PLR0913
     path: MixPath | MixNode | Stages,
@@ -170,7 +170,7 @@ def get_train_dataset(  # noqa: PLR0913
     return _remembered(dataset.with_role("train"), path, split_part)
 
 
-@own_errors
+@convert_os_errors
 @by_manifest
 def get_val_dataset(  # noqa: PLR0913
     path: MixPath | MixNode | Stages,
@@ -241,7 +241,7 @@ def get_val_dataset(  # noqa: PLR0913
     return _remembered(dataset.with_role("eval"), path, split_part)
 
 
-@own_errors
+@convert_os_errors
 @by_manifest
 def get_val_datasets(  # noqa: PLR0913
     path: MixPath | MixNode | Stages,

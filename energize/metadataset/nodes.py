@@ -17,7 +17,12 @@ from typing import Any, Self, TypeAlias, cast
 
 from pydantic import Field
 
-from energize.core.samples import CrudeSample, Sample, is_own_module, sample_type_named
+from energize.core.samples import (
+    CrudeSample,
+    Sample,
+    is_package_module,
+    sample_type_named,
+)
 from energize.core.validation import short
 from energize.data.join import JoinedSource
 from energize.data.jsonl import JsonlSource
@@ -387,7 +392,7 @@ class Join(Leaf, JoinKeys):
         joiner = self.joiner
         if not isinstance(joiner, JoinerName):
             return joiner
-        if joiner.class_ and is_own_module(joiner.module):
+        if joiner.class_ and is_package_module(joiner.module):
             with place_noted(self.location):
                 return sample_type_named(joiner.module, joiner.class_)
         name = joiner.class_ or joiner.function or ""

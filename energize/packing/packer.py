@@ -19,8 +19,8 @@ from energize.core.checks import (
     real_number,
     whole_number,
 )
-from energize.core.costs import named, said_of
-from energize.core.ignored import said_once
+from energize.core.costs import measure_item, named
+from energize.core.ignored import log_once
 from energize.errors import ConfigError, SampleError
 
 T = TypeVar("T")
@@ -538,12 +538,12 @@ class Packer:
             f"(logged once): {what}"
         )
         name = f"too_long, capacity {self.capacity}"
-        said_once("Packer", name, text, logging.WARNING)
+        log_once("Packer", name, text, logging.WARNING)
 
 
 def _length(sample: Any, number: int, length: Length) -> int:
     called = named(sample, f"sample {number} of the list")
-    given = said_of(sample, length, called, "Packer")
+    given = measure_item(sample, length, called, "Packer")
     found = whole_number(given, 0)
     if found is None:
         raise ConfigError(

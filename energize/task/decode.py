@@ -20,7 +20,7 @@ import numpy as np
 from energize.core import limits
 from energize.core.checks import checked_choice
 from energize.core.description import described
-from energize.core.ignored import said_once
+from energize.core.ignored import log_once
 from energize.core.lazy import torch
 from energize.core.validation import load_json
 from energize.data.av import AVWebdatasetDecoder
@@ -263,7 +263,7 @@ class SampleDecoder:
         if self.unpickle:
             return pickle.loads(data)  # noqa: S301 - the program requires it
         text = _STAYS.format(extension)
-        said_once("SampleDecoder", extension, text, logging.WARNING)
+        log_once("SampleDecoder", extension, text, logging.WARNING)
         return data
 
     def decode_of(self, field: str) -> Callable[[str, bytes], Any]:

@@ -24,7 +24,7 @@ from energize.core import limits
 from energize.core.arrays import as_tensor
 from energize.core.call_context import call_context
 from energize.core.description import described, function_name, generates
-from energize.core.ignored import said_once
+from energize.core.ignored import log_once
 from energize.core.lazy import torch
 from energize.core.loss_weights import (
     OWN,
@@ -51,7 +51,7 @@ from energize.core.samples import (
     RestoreKey,
     Sample,
     SourceInfo,
-    asked,
+    call_on_leaves,
     metadata_of,
     pin_memory,
 )
@@ -770,7 +770,7 @@ def batch_pad_stack(
             f"tensors of shapes like {[tuple(each.shape) for each in batch[:2]]} "
             f"{_UNEQUAL}"
         )
-        said_once("batch_pad_stack", "images", text, logging.WARNING)
+        log_once("batch_pad_stack", "images", text, logging.WARNING)
     return _padded([each.unsqueeze(0) for each in batch], pad_value, "right")
 
 
@@ -988,4 +988,4 @@ class Batch(Items):
         """Return a copy with all tensors, and what else can be moved, on another
         device.
         """
-        return asked(self, "to", device, non_blocking=non_blocking)
+        return call_on_leaves(self, "to", device, non_blocking=non_blocking)

@@ -21,7 +21,7 @@ import PIL.ImageOps
 import simplejpeg
 
 from energize.core import limits
-from energize.core.ignored import is_said, said_once
+from energize.core.ignored import log_once, was_logged
 from energize.core.lazy import torch
 from energize.data.media import open_image
 
@@ -279,7 +279,7 @@ def _note(text: str, name: str, value: str, level: int = logging.WARNING) -> Non
         return
     raw = sample_in_use.get()
     where = "" if raw is None else f"{raw['__dataset__']}, sample {raw['__key__']!r}, "
-    said_once("images", text, text.format(f"{where}part {name!r} ({value})"), level)
+    log_once("images", text, text.format(f"{where}part {name!r} ({value})"), level)
 
 
 def _is_deep(image: PIL.ImageFile.ImageFile, data: bytes) -> bool:
@@ -299,6 +299,6 @@ def _is_transparent(image: PIL.Image.Image) -> bool:
     """Return whether some pixel is not opaque; not computed again once that was
     logged.
     """
-    if is_said("images", _OPAQUE) or not image.has_transparency_data:
+    if was_logged("images", _OPAQUE) or not image.has_transparency_data:
         return False
     return image.convert("RGBA").getchannel("A").getextrema() != (255, 255)

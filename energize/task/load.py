@@ -30,7 +30,7 @@ from energize.core.samples import (
     CrudeSample,
     Sample,
     SourceInfo,
-    is_own_module,
+    is_package_module,
 )
 from energize.core.validation import load_json
 from energize.data.files import path_of
@@ -416,7 +416,7 @@ class SampleLoader(Generic[T_sample]):
         decoders = () if self.decoder is None else self.decoder.fields.values()
         own = all(each is None or isinstance(each, SampleDecoder) for each in decoders)
         check = getattr(self.sample_type, "__post_init__", None)
-        own = own and (check is None or is_own_module(check.__module__))
+        own = own and (check is None or is_package_module(check.__module__))
         return own and self.sample_loader is None and not callable(self.part_filter)
 
     @cached_property

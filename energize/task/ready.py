@@ -23,7 +23,7 @@ from torch.nn.functional import pad
 
 from energize.core.checks import checked_choice, checked_whole
 from energize.core.dataset import Dataset
-from energize.core.ignored import said_once
+from energize.core.ignored import log_once
 from energize.core.records import type_fields
 from energize.core.samples import (
     CaptioningSample,
@@ -280,7 +280,7 @@ of transformers, as AutoProcessor.from_pretrained(...) returns it; got \
                 f"samples out with {argument}='skip'"
             )
         text = f"sample {sample.__key__!r} {reason}: left out, as others will be"
-        said_once("ProcessorTaskEncoder", argument, text, logging.WARNING)
+        log_once("ProcessorTaskEncoder", argument, text, logging.WARNING)
         raise SkipSample(reason)
 
     def _turns(self, sample: Any) -> tuple[list[Turn], list[Any]]:

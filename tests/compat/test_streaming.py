@@ -420,7 +420,7 @@ def test_what_a_program_looks_at(folder):
 def test_arguments_without_use_are_said_once_and_unknown_ones_refused(
     folder, caplog, monkeypatch
 ):
-    monkeypatch.setattr("energize.core.ignored._said", set())
+    monkeypatch.setattr("energize.core.ignored._logged", set())
     caplog.set_level("INFO", "energize")
     for _ in range(2):
         made = doubled(

@@ -27,7 +27,7 @@ from tests.support.images import encoded, picture
 @pytest.fixture(autouse=True)
 def fresh(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / ".cache"))
-    monkeypatch.setattr("energize.core.ignored._said", set())
+    monkeypatch.setattr("energize.core.ignored._logged", set())
 
 
 def rows_of(path: Path) -> list[dict[str, Any]]:
@@ -381,7 +381,7 @@ def test_a_tar_that_was_cut_between_members_is_reported_each_time_it_is_read(
 ):
     folder = a_tar(tmp_path / "cut", blocks=12)
     for _ in range(2):  # the second time its index is in the cache
-        monkeypatch.setattr("energize.core.ignored._said", set())
+        monkeypatch.setattr("energize.core.ignored._logged", set())
         caplog.clear()
         assert read(folder) == 6
         assert any("samples are missing" in line for line in end_marks(caplog))

@@ -140,7 +140,7 @@ def test_refused(name):
 
 
 def test_the_loader_watches(caplog, monkeypatch):
-    monkeypatch.setattr("energize.core.ignored._said", set())
+    monkeypatch.setattr("energize.core.ignored._logged", set())
     caplog.set_level(logging.INFO, "energize")
     dataset = WatchdogDataset(ListSource("ab"), WorkerConfig(), 5, fail_on_timeout=True)
     assert list(dataset) == ["a", "b"]

@@ -127,7 +127,7 @@ def test_pickles_of_a_trusted_folder(tmp_path, monkeypatch, caplog):
     write_shards(written, tmp_path)
     prepare(tmp_path, split_ratios={"train": 1}, sample_type="CrudeWebdataset")
     options = {"split_part": "train", "batch_size": None, "task_encoder": Crude()}
-    ignored._said.discard(("SampleDecoder", "pickle"))
+    ignored._logged.discard(("SampleDecoder", "pickle"))
     (plain,) = get_loader(get_val_dataset(tmp_path, **options))
     assert plain["pickle"] == written[0]["pickle"]
     assert caplog.text.count("parts pickle stay bytes") == 1

@@ -97,7 +97,7 @@ def test_an_evaluation_under_accelerate_is_mentioned(lines, monkeypatch):
 def test_a_dataset_that_each_of_several_ranks_reads_whole_is_named_once(
     lines, monkeypatch
 ):
-    monkeypatch.setattr(ignored, "_said", set())
+    monkeypatch.setattr(ignored, "_logged", set())
     assert list(numbers(3)) == [0, 1, 2]
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "2")

@@ -150,7 +150,7 @@ def test_an_argument_that_nobody_has():
 
 def test_what_has_no_effect_is_told_of(caplog, monkeypatch):
     monkeypatch.setattr(
-        importlib.import_module("energize.core.ignored"), "_said", set()
+        importlib.import_module("energize.core.ignored"), "_logged", set()
     )
     caplog.set_level(logging.INFO, "energize")
     get_savable_loader(numbers(5), **ARGUMENTS)

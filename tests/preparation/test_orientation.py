@@ -28,7 +28,7 @@ UPRIGHT = (3, 40, 20)
 @pytest.fixture(autouse=True)
 def fresh(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / ".cache"))
-    monkeypatch.setattr("energize.core.ignored._said", set())
+    monkeypatch.setattr("energize.core.ignored._logged", set())
 
 
 def photograph(image_format: str = "JPEG") -> bytes:

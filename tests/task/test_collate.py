@@ -151,7 +151,7 @@ class MaskedBatch(Batch):
 
 
 def test_padding_of_images_is_said_once_and_masked_where_asked(monkeypatch, caplog):
-    monkeypatch.setattr("energize.core.ignored._said", set())
+    monkeypatch.setattr("energize.core.ignored._logged", set())
     sizes = {"a": (3, 1, 2), "b": (3, 2, 1)}
     samples = [
         ImageSample(__key__=key, image=torch.ones(size)) for key, size in sizes.items()

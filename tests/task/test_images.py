@@ -22,7 +22,7 @@ FORMATS = ("JPEG", "MPO", "PNG", "WEBP", "TIFF", "AVIF", "JPEG2000")
 
 @pytest.fixture(autouse=True)
 def nothing_said(monkeypatch):
-    monkeypatch.setattr("energize.core.ignored._said", set())
+    monkeypatch.setattr("energize.core.ignored._logged", set())
 
 
 def lying(orientation: object, image_format: str = "JPEG", mode: str = "RGB") -> bytes:

@@ -158,7 +158,7 @@ def test_fields_have_decoders_of_their_own():
 def test_images_are_turned_when_asked_and_cut_off_values_are_said_once(
     monkeypatch, caplog
 ):
-    monkeypatch.setattr("energize.core.ignored._said", set())
+    monkeypatch.setattr("energize.core.ignored._logged", set())
     lying = PIL.Image.fromarray(np.zeros((2, 3, 3), np.uint8))
     exif = PIL.Image.Exif()
     exif[274] = 6  # turned by 90 degrees
