@@ -55,11 +55,11 @@ _MARK_SECONDS = 1.0
 """Seconds of reading after which `StreamReader` saves a state to return to."""
 
 
-Made: TypeAlias = "int | array[int]"
+ItemOrigin: TypeAlias = "int | array[int]"
 """What an item is made of: its position in an indexed dataset, or the flattened origins
 of an item of a stream."""
 
-NOTHING: Made = array("q")
+NOTHING: ItemOrigin = array("q")
 """What an item of unknown origin is made of."""
 
 
@@ -80,7 +80,7 @@ class ReadItems(NamedTuple, Generic[T]):
 
     items: Sequence[T]
     states: Sequence[State]
-    made: Sequence[Made]
+    made: Sequence[ItemOrigin]
 
 
 class Reader(ABC, Iterator[T_co]):
@@ -290,7 +290,7 @@ class StreamReader(Reader[T]):
         until = time.monotonic() + seconds
         items: list[T] = []
         states: list[State] = []
-        made: list[Made] = []
+        origins: list[ItemOrigin] = []
         while len(items) < most and not (items and time.monotonic() > until):
             try:
                 item = self._advance()
@@ -305,8 +305,8 @@ class StreamReader(Reader[T]):
                 break
             items.append(item)
             states.append(self.state())
-            made.append(flat(self.stream.origin))
-        return ReadItems(items, states, made)
+            origins.append(flat(self.stream.origin))
+        return ReadItems(items, states, origins)
 
     def _save_mark(self) -> None:
         """Save a state now and then: later items may have to be read again."""
@@ -318,7 +318,7 @@ class StreamReader(Reader[T]):
             self._marked = self._taken
             self._marked_at = time.monotonic()
 
-    def _return_to(self, taken: int) -> None:
+    def _return_to(self, count: int) -> None:
         """Open the stream again, and read it up to item `taken` of the epoch."""
         if self._over:
             self._over = False
@@ -329,7 +329,7 @@ class StreamReader(Reader[T]):
         self._taken = self._marked
         self._announced = self._marked
         try:
-            while self._taken < taken:
+            while self._taken < count:
                 self._advance()
         except StopIteration:
             raise ended_early(self._dataset) from None
@@ -351,17 +351,17 @@ class StreamReader(Reader[T]):
         self._taken += 1
         return item
 
-    def _position(self, taken: int) -> int:
+    def _position(self, count: int) -> int:
         first = 0 if self._size is None else self._epoch * self._size
-        return first + self._lane.index + taken * self._lane.count
+        return first + self._lane.index + count * self._lane.count
 
     def _announce(self) -> None:
-        taken = np.arange(self._taken, self._taken + WINDOW, dtype=np.int64)
+        counts = np.arange(self._taken, self._taken + WINDOW, dtype=np.int64)
         if self._size is not None:
             turns = len(range(self._lane.index, self._size, self._lane.count))
-            taken = taken[taken < turns]
-        self.stream.ahead(self._position(0) + taken * self._lane.count)
-        self._announced = self._taken + len(taken)
+            counts = counts[counts < turns]
+        self.stream.ahead(self._position(0) + counts * self._lane.count)
+        self._announced = self._taken + len(counts)
 
     def _end(self) -> None:
         if not self._over:

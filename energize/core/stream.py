@@ -190,7 +190,7 @@ class Opening(NamedTuple):
         state = None if self.state is None else state_field(self.state, "input", dict)
         return self._replace(state=state)
 
-    def each(self, inputs: int) -> list[Opening]:
+    def of_inputs(self, inputs: int) -> list[Opening]:
         """As each of so many inputs is opened; raise `StateError` if the state is of
         others.
         """
@@ -198,14 +198,14 @@ class Opening(NamedTuple):
             return [self] * inputs
         states = state_field(self.state, "inputs", list)
         if len(states) != inputs or not all(
-            isinstance(each, dict | None) for each in states
+            isinstance(state, dict | None) for state in states
         ):
             raise StateError(
                 f"the saved state is of a mix of {len(states)} inputs, this one has "
                 f"{inputs}: "
                 f"{short(states)}"
             )
-        return [self._replace(state=each) for each in states]
+        return [self._replace(state=state) for state in states]
 
     def counter(self, name: str) -> int:
         """Return a number of the saved state, 0 without one."""
@@ -271,9 +271,9 @@ class LaneStream(ABC, Generic[T_co]):
 
     def close(self) -> None:
         """Let go of what it holds."""
-        for each in (self._input, *self._inputs):
-            if each is not None:
-                each.close()
+        for stream in (self._input, *self._inputs):
+            if stream is not None:
+                stream.close()
 
 
 class IndexedStream(LaneStream[T]):
@@ -301,8 +301,8 @@ class IndexedStream(LaneStream[T]):
             while self._read or self._coming:
                 if not self._read:
                     self._fetch()
-                found, item = self._read.popleft()
-                if found == position:
+                read_position, item = self._read.popleft()
+                if read_position == position:
                     return item
         at = np.array([position], dtype=np.int64)
         item = Trace(self._dataset, at).items(self._reading.again(attempt))[0]
@@ -334,10 +334,10 @@ class MixStream(LaneStream[T]):
         addressed: bool = False,
     ) -> None:
         self._route = route
-        openings = opening._replace(endless=True).each(len(inputs))
+        openings = opening._replace(endless=True).of_inputs(len(inputs))
         self._inputs = [
-            (open_stream if addressed else open_input)(each, at)
-            for each, at in zip(inputs, openings, strict=True)
+            (open_stream if addressed else open_input)(node, at)
+            for node, at in zip(inputs, openings, strict=True)
         ]
         self._states: list[State | None] = [None] * len(inputs)
         self._parts_before = parts_before(inputs)
@@ -354,20 +354,20 @@ class MixStream(LaneStream[T]):
 
     def at(self, position: int, attempt: int = 0) -> T:
         if not attempt:
-            self._last = self._led_to(position)
+            self._last = self._route_to(position)
         number, inner = self._last
         self._states[number] = None
         item: T = self._inputs[number].at(inner, attempt)
         self.origin = shifted(self._inputs[number].origin, self._parts_before[number])
         return item
 
-    def _led_to(self, position: int) -> tuple[int, int]:
+    def _route_to(self, position: int) -> tuple[int, int]:
         while self._coming:
             planned, number, inner = self._coming.popleft()
             if planned == position:
                 return number, inner
-        where, child = self._located(np.array([position], dtype=np.int64))
-        return int(child[0]), int(where[0])
+        inner_positions, child = self._located(np.array([position], dtype=np.int64))
+        return int(child[0]), int(inner_positions[0])
 
     def _located(self, positions: Int64Array) -> tuple[Int64Array, Int64Array]:
         routes = self._route(positions)
@@ -377,8 +377,8 @@ class MixStream(LaneStream[T]):
     def state(self) -> State:
         # Mixes of many inputs are asked for a state after every item, which moves one
         # of them.
-        for number, known in enumerate(self._states):
-            if known is None:
+        for number, state in enumerate(self._states):
+            if state is None:
                 self._states[number] = self._inputs[number].state()
         return {"inputs": list(self._states)}
 
@@ -388,13 +388,13 @@ def parts_before(inputs: Sequence[Node[Any]]) -> list[int]:
     count them.
     """
     return cast(
-        "list[int]", np.cumsum([0, *(len(each.read_parts) for each in inputs)]).tolist()
+        "list[int]", np.cumsum([0, *(len(node.read_parts) for node in inputs)]).tolist()
     )
 
 
-def shifted(origin: tuple[Origin, ...], before: int) -> tuple[Origin, ...]:
+def shifted(origin: tuple[Origin, ...], count: int) -> tuple[Origin, ...]:
     """Return the origins of an item of an input as those of the mix."""
-    return tuple(each._replace(part=each.part + before) for each in origin)
+    return tuple(part._replace(part=part.part + count) for part in origin)
 
 
 _CALLS = "calls"
@@ -424,8 +424,10 @@ class ContentStream(LaneStream[T]):
         # or without.
         held = None if state is None else state_field({"input": state}, "input", dict)
         calls = [] if held is None else state_field({_CALLS: [], **held}, _CALLS, list)
-        own, below = (calls[-1:], calls[:-1]) if draws else ([], calls)
-        self._called = counter_field({_CALLS: own[0]}, _CALLS) if own else 0
+        calls_here, below = (calls[-1:], calls[:-1]) if draws else ([], calls)
+        self._called = (
+            counter_field({_CALLS: calls_here[0]}, _CALLS) if calls_here else 0
+        )
         below_it = None if held is None else {**held, _CALLS: below}
         self._input = open_input(opening._replace(state=below_it))
 
@@ -435,7 +437,7 @@ class ContentStream(LaneStream[T]):
     def at(self, position: int, attempt: int = 0) -> T:
         in_vain = 0
         while in_vain < self._most:
-            item = self._taken(position, attempt)
+            item = self._read_input(position, attempt)
             attempt = attempt + 1
             in_vain = in_vain + self._weight()
             number = position
@@ -445,12 +447,12 @@ class ContentStream(LaneStream[T]):
             at = np.array([number], dtype=np.int64)
             request = Request(at, self._reading, by_keys(unpadded(item)))
             try:
-                [made] = make_padded(self._node, [item], request)
+                [result] = make_padded(self._node, [item], request)
             except StopIteration as stopped:
                 raise stop_raised(self._node) from stopped
-            if type(made) is not Failed:
-                return cast("T", made)
-            self._reading.leave_out(made, self._node, self.origin)
+            if type(result) is not Failed:
+                return cast("T", result)
+            self._reading.leave_out(result, self._node, self.origin)
         raise SubstitutionError(
             f"{label_of(self._node)}: {functions_of(self._node)} left out what was "
             "made of "
@@ -463,7 +465,7 @@ class ContentStream(LaneStream[T]):
         """Return how much the last item counts of those that may come in vain."""
         return max(1, len(self.origin))
 
-    def _taken(self, position: int, attempt: int) -> Any:
+    def _read_input(self, position: int, attempt: int) -> Any:
         """Return what the next item is made of."""
         item = self._input.at(position, attempt)
         self.origin = self._input.origin
@@ -471,24 +473,24 @@ class ContentStream(LaneStream[T]):
 
     def state(self) -> State:
         state = self._input.state()
-        own = [self._called] if self._draws else []
-        return {**state, _CALLS: [*state.get(_CALLS, []), *own]}
+        calls = [self._called] if self._draws else []
+        return {**state, _CALLS: [*state.get(_CALLS, []), *calls]}
 
 
-def sample_keys_of(taken: Any) -> str:
+def sample_keys_of(source_items: Any) -> str:
     """Return the sample keys of an item or a few, for messages about streams."""
-    items = taken[:3] if isinstance(taken, list) else [taken]
-    known = [
+    items = source_items[:3] if isinstance(source_items, list) else [source_items]
+    keys = [
         str(key) for item in items if (key := field_of(item, "__key__")) is not None
     ]
-    return ", ".join(known) if known else "a sample without a __key__"
+    return ", ".join(keys) if keys else "a sample without a __key__"
 
 
-def by_keys(taken: Any) -> Callable[[int], str]:
+def by_keys(source_items: Any) -> Callable[[int], str]:
     """Return what names an item, whatever its row, by the sample keys of what it is
     made of.
     """
-    return lambda _: sample_keys_of(taken)
+    return lambda _: sample_keys_of(source_items)
 
 
 def open_input(node: Node[T], opening: Opening) -> LaneStream[T]:
@@ -714,9 +716,9 @@ class LaneShare:
         turns = (hash_positions(_SCATTER, rounds) % np.uint64(count)).astype(np.int64)
         places = (self.lane.index + self._pass + turns) % count + rounds * count
         if self._size is not None:
-            kept = places < self._size
-            places = places[kept] + self._pass * self._size
-            rounds = rounds[kept]
+            within = places < self._size
+            places = places[within] + self._pass * self._size
+            rounds = rounds[within]
         self._coming.extend(zip((rounds + 1).tolist(), places.tolist(), strict=True))
         return places
 
@@ -816,9 +818,9 @@ class ChainStream(LaneStream[T]):
             opening.counter("passed"),
         )
         self._passes = passes
-        openings = opening._replace(endless=False).each(len(inputs))
+        openings = opening._replace(endless=False).of_inputs(len(inputs))
         self._inputs: list[LaneReader[T]] = [
-            LaneReader(each, at) for each, at in zip(inputs, openings, strict=True)
+            LaneReader(node, at) for node, at in zip(inputs, openings, strict=True)
         ]
         self._parts_before = parts_before(inputs)
 
@@ -839,7 +841,7 @@ class ChainStream(LaneStream[T]):
         raise StopIteration
 
     def state(self) -> State:
-        inputs = [each.state() for each in self._inputs]
+        inputs = [reader.state() for reader in self._inputs]
         return {"current": self._current, "passed": self._passed, "inputs": inputs}
 
 

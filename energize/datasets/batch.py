@@ -330,7 +330,7 @@ class _BatchStream(ContentStream[Any]):
     def _weight(self) -> int:
         return 1
 
-    def _taken(self, position: int, attempt: int) -> list[Any] | Padded:
+    def _read_input(self, position: int, attempt: int) -> list[Any] | Padded:
         """Return the samples of the batch at a position; fewer at the end of a pass."""
         if self._over:
             self._end_pass()

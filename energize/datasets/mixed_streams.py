@@ -122,7 +122,7 @@ class MixedStream(LaneStream[T]):
         position = None if state is None else state_field(state, "slots", dict)
         left_out = limits.left_out(self.passes)
         self.slots = begin(position, left_out)
-        openings = self.opening.each(inputs)
+        openings = self.opening.of_inputs(inputs)
         self._inputs: list[LaneReader[Any]] = list(
             map(LaneReader, self._datasets, openings)
         )

@@ -122,9 +122,9 @@ class SharedPlace(SharedTable):
             begun = table[_BEGUN] if table[_SEED] == seed else 0
             # Loops of equal seeds are told apart by their workers, who are all there by
             # then.
-            all_there = info is not None and table[_JOINED] >= info.num_workers
+            all_joined = info is not None and table[_JOINED] >= info.num_workers
             start = table[_START], table[_START + 1]
-            if self._begun > begun or all_there:
+            if self._begun > begun or all_joined:
                 start = at or (start if table[_SET] else following(start))
                 table[_SEED:] = [seed, self._begun, 0, 0, *start]
             elif self._begun < begun:
@@ -378,10 +378,10 @@ class TorchDataset(IterableDataset[T], Generic[T]):
         place = position, step = self.place.start
         loop = tree.steps_per_loop(self.dataset)
         world = self.worker_config.ranks().world_size
-        after = position + steps * world, step + steps * (loop is not None)
+        reached = position + steps * world, step + steps * (loop is not None)
         endless = loop is None and self.dataset.size == INFINITE
         return _state_at(
-            self.dataset, after if endless else min(after, self._following(place))
+            self.dataset, reached if endless else min(reached, self._following(place))
         )
 
     def load_state_dict(self, state_dict: State, strict: bool = True) -> None:
@@ -466,14 +466,19 @@ class _Share(Iterator[T]):
             rank=rank + world_size * worker, world_size=world_size * workers
         )
         self.dataset = dataset
-        delivery = replace(settings.delivery, uneven=uneven, apart=True)
+        delivery = replace(settings.delivery, uneven=uneven, standalone=True)
         self._loader = Loader(dataset, config, replace(settings, delivery=delivery))
         self._items: Iterator[T] = iter(())
         self._place: Place = _UNREAD
         self._made = self._own = 0
 
     def begin(
-        self, place: Place, state: State | None, made: int = 0, *, over: bool = False
+        self,
+        place: Place,
+        state: State | None,
+        delivered: int = 0,
+        *,
+        over: bool = False,
     ) -> None:
         """Begin a loop at a place, or go on in it after so many items; at its end if
         `over`.
@@ -481,8 +486,8 @@ class _Share(Iterator[T]):
         if state is not None:
             self._loader.load_state_dict(state)
         self._place = place
-        self._made = made
-        self._own = made
+        self._made = delivered
+        self._own = delivered
         if not over:
             self._items = iter(self._loader)
             (*_, worker, workers) = self.mark

@@ -46,18 +46,18 @@ class Agreement:
         self.first = ranks.rank == 0
         self._timeout = timeout
 
-    def numbers(self, values: Sequence[int], what: str) -> list[list[int]]:
+    def numbers(self, values: Sequence[int], purpose: str) -> list[list[int]]:
         """Return the numbers of each rank, as many from each, seven at most, all below
         2**63.
 
         `what` is what they are for; `LoaderError` where ranks are at different things.
         """
-        head = [int(digest(what)[:12], 16), *values]
-        rows = self._gathered(head + [0] * (_HEAD - len(head)), what)
+        head = [int(digest(purpose)[:12], 16), *values]
+        rows = self._gather(head + [0] * (_HEAD - len(head)), purpose)
         if any(row[0] != head[0] for row in rows):
-            texts = self._gathered(_words(what, 8 * _HEAD), what)
+            texts = self._gather(_words(purpose, 8 * _HEAD), purpose)
             shown = "; ".join(
-                f"rank {rank}: {_text(each)}" for rank, each in enumerate(texts)
+                f"rank {rank}: {_text(words)}" for rank, words in enumerate(texts)
             )
             raise LoaderError(
                 "the ranks make different calls, and all of them have to make the "
@@ -65,17 +65,17 @@ class Agreement:
             )
         return [row[1 : len(head)] for row in rows]
 
-    def _gathered(self, values: Sequence[int], what: str) -> list[list[int]]:
+    def _gather(self, values: Sequence[int], purpose: str) -> list[list[int]]:
         mine = torch.tensor(list(values), dtype=torch.int64, device=self._device)
-        found = [torch.empty_like(mine) for _ in range(self._ranks.world_size)]
-        self._wait(what, torch.distributed.all_gather, found, mine)
-        return [each.tolist() for each in found]
+        rows = [torch.empty_like(mine) for _ in range(self._ranks.world_size)]
+        self._wait(purpose, torch.distributed.all_gather, rows, mine)
+        return [row.tolist() for row in rows]
 
-    def summed(self, values: FloatArray, what: str) -> FloatArray:
+    def summed(self, values: FloatArray, purpose: str) -> FloatArray:
         """Return the sum over all ranks of float64 numbers, as many from each."""
-        self.numbers((), what)
+        self.numbers((), purpose)
         mine = torch.tensor(values, dtype=torch.float64, device=self._device)
-        self._wait(what, torch.distributed.all_reduce, mine)
+        self._wait(purpose, torch.distributed.all_reduce, mine)
         return cast("FloatArray", mine.cpu().numpy())
 
     @property
@@ -94,39 +94,41 @@ class Agreement:
         on_host = "gloo" in backend or not torch.cuda.is_available()
         return torch.device("cpu") if on_host else torch.device("cuda")
 
-    def _wait(self, what: str, collective: Callable[..., Any], *given: Any) -> None:
-        work = collective(*given, group=self._group, async_op=True)
+    def _wait(
+        self, purpose: str, collective: Callable[..., Any], *tensors: Any
+    ) -> None:
+        work = collective(*tensors, group=self._group, async_op=True)
         began = time.monotonic()
-        told = False
+        has_warned = False
         rank = self._ranks.rank
         world = self._ranks.world_size
         while not work.is_completed():
             waited = time.monotonic() - began
             if self._timeout is not None and waited > self._timeout:
                 raise LoaderError(
-                    f"{what}: not all {world} ranks answered within "
+                    f"{purpose}: not all {world} ranks answered within "
                     f"timeout={self._timeout} s. Every rank has to make the same calls "
                     f"and the same number of steps; this is rank {rank}"
                 )
-            if waited > _PATIENCE and not told:
-                told = True
+            if waited > _PATIENCE and not has_warned:
+                has_warned = True
                 text = (
                     "rank %d of %d has waited %.0f s for the other ranks: %s. All of "
                     "them have to make this call; what one rank reads alone has its "
                     "own WorkerConfig(rank=0, world_size=1)"
                 )
-                _log.warning(text, rank, world, waited, what)
+                _log.warning(text, rank, world, waited, purpose)
             time.sleep(_LOOK)
         try:
             work.wait()
         except RuntimeError as reason:
             raise LoaderError(
-                f"{what}: another rank has ended, or the connection to it; this is "
+                f"{purpose}: another rank has ended, or the connection to it; this is "
                 f"rank {rank} of "
                 f"{world}: {reason}"
             ) from reason
 
-    def told_by(self, source: int | None, value: Any, what: str) -> Any:
+    def broadcast(self, source: int | None, value: Any, purpose: str) -> Any:
         """Return a JSON-able tree that the rank of this number in the world tells all
         others, the first of the group for None; None if it has none.
         """
@@ -134,7 +136,7 @@ class Agreement:
         source = members[0] if source is None else source
         if source not in members:
             raise ConfigError(
-                f"{what}: rank {source} is not among the ranks of the data-parallel "
+                f"{purpose}: rank {source} is not among the ranks of the data-parallel "
                 f"group, which are {members}"
             )
         data = (
@@ -142,26 +144,26 @@ class Agreement:
             if torch.distributed.get_rank() == source
             else b""
         )
-        (length,) = self.numbers([len(data)], what)[members.index(source)]
-        told = torch.frombuffer(bytearray(data.ljust(length)), dtype=torch.uint8).to(
+        (length,) = self.numbers([len(data)], purpose)[members.index(source)]
+        tensor = torch.frombuffer(bytearray(data.ljust(length)), dtype=torch.uint8).to(
             self._device
         )
-        self._wait(what, torch.distributed.broadcast, told, source)
-        return json.loads(told.cpu().numpy().tobytes())
+        self._wait(purpose, torch.distributed.broadcast, tensor, source)
+        return json.loads(tensor.cpu().numpy().tobytes())
 
-    def trees(self, value: Any, what: str) -> list[Any]:
+    def trees(self, value: Any, purpose: str) -> list[Any]:
         """Return a JSON-able tree of each rank."""
         text = json.dumps(value)
-        longest = max(length for (length,) in self.numbers([len(text)], what))
-        parts = self._gathered(_words(text, longest), what)
+        longest = max(length for (length,) in self.numbers([len(text)], purpose))
+        parts = self._gather(_words(text, longest), purpose)
         return [json.loads(_text(part)) for part in parts]
 
 
-def alike(said: Sequence[T]) -> dict[T, list[int]]:
+def ranks_by_value(values: Sequence[T]) -> dict[T, list[int]]:
     """Return the ranks that say the same, by what that is."""
     return {
-        each: [rank for rank, other in enumerate(said) if other == each]
-        for each in said
+        value: [rank for rank, other in enumerate(values) if other == value]
+        for value in values
     }
 
 
@@ -177,43 +179,47 @@ def _text(words: Sequence[int]) -> str:
 
 @contextmanager
 def shared_reading(group: Any = None, timeout: float | None = 600.0) -> Iterator[None]:
-    """A block in which datasets are opened by all ranks, and read from the disk by the
-    first.
+    """Open datasets on all ranks, and read their metadata on the first rank only.
 
-    The first rank of `group` (a process group or a device mesh; by default that of
-    torch.distributed) goes through the block alone, and then tells the others the texts
-    of all files of `.nv-meta` and of metadatasets that it read; these go through it
-    reading none of them. Columns and shards are read by whoever needs them. Without
-    torch.distributed the block is any other. Nothing in it may talk to other ranks.
+    The first rank runs the block alone and broadcasts the texts of all `.nv-meta` files
+    and metadatasets that it read. The other ranks then run the block with these texts.
+    Each rank reads the columns and shards that it needs itself. The block must not
+    communicate with other ranks. Without torch.distributed the block just runs.
 
-    What the first rank raises in the block, the others raise as a `LoaderError` that
-    says so; likewise where it has ended, or not all ranks have come here `timeout`
-    seconds (None: ever) after one has.
+    Args:
+        group: The process group or device mesh of the ranks. By default all ranks of
+            torch.distributed.
+        timeout: Seconds to wait for the other ranks. None waits forever.
 
-    >>> with shared_reading():
-    ...     pass  # dataset = get_train_dataset("mix.yaml", batch_size=32)
+    Raises:
+        LoaderError: On the other ranks, if the first rank raises an error in the block.
+            On any rank, if another rank ends or does not reach the block in time.
+
+    Example:
+        >>> with shared_reading():
+        ...     pass  # dataset = get_train_dataset("mix.yaml", batch_size=32)
     """
     ranks = current_ranks(group)
     if ranks.group is None or ranks.world_size == 1:
         yield
         return
     agreement = Agreement(ranks, timeout)
-    told = {}
-    what = "shared_reading"
+    message = {}
+    purpose = "shared_reading"
     if not agreement.first:
-        told = agreement.told_by(None, None, what)
-        if "error" in told:
+        message = agreement.broadcast(None, None, purpose)
+        if "error" in message:
             raise LoaderError(
-                f"rank 0, which reads for all ranks, could not: {told['error']}"
+                f"rank 0, which reads for all ranks, could not: {message['error']}"
             )
-    documents = Documents(told.get("texts"))
+    documents = Documents(message.get("texts"))
     try:
         with documents.used():
             yield
-        told = {"texts": documents.texts}
+        message = {"texts": documents.texts}
     except BaseException as error:
-        told = {"error": f"{type(error).__name__}: {error}"}
+        message = {"error": f"{type(error).__name__}: {error}"}
         raise
     finally:
         if agreement.first:
-            agreement.told_by(None, told, what)
+            agreement.broadcast(None, message, purpose)

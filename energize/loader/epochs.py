@@ -88,11 +88,11 @@ def _check_share(ranks: Ranks, size: int, unit: int, uneven: str) -> None:
     """Raise `EmptyDatasetError` if this rank would never get an item."""
     world_size = ranks.world_size
     if uneven == "drop" and size < unit:
-        what = f"{world_size} ranks"
+        consumer = f"{world_size} ranks"
         if unit != world_size:
-            what = f"a global batch of {unit}"
+            consumer = f"a global batch of {unit}"
         raise EmptyDatasetError(
-            f"an epoch of {size} items is too small for {what}, and uneven='drop' "
+            f"an epoch of {size} items is too small for {consumer}, and uneven='drop' "
             "would leave out all of it; use fewer ranks, smaller batches, or "
             "uneven='pad'"
         )
@@ -109,8 +109,8 @@ def global_items(
     """Return how many items make one global batch; None if nobody says."""
     node = tree.unwrap(dataset, tree.KEEPS_POSITIONS)
     micro = micro_batch_size or _micro_batch_size(node)
-    own = getattr(node, "global_batch_size", None)
-    whole = global_batch_size or own
+    expected = getattr(node, "global_batch_size", None)
+    whole = global_batch_size or expected
     if whole is None:
         return None
     if micro is None:
@@ -118,10 +118,10 @@ def global_items(
             f"global_batch_size={whole} is given, and {type(node).__name__} does not "
             "say how many samples a micro batch has; give micro_batch_size too"
         )
-    if own is not None and whole % own:
+    if expected is not None and whole % expected:
         raise ConfigError(
             f"global_batch_size={whole} is given, and {type(node).__name__} was made "
-            f"for global batches of {own} samples; give one number to both"
+            f"for global batches of {expected} samples; give one number to both"
         )
     items, rest = divmod(whole, micro)
     if rest or not items:
@@ -136,8 +136,8 @@ def _micro_batch_size(node: Dataset[Any]) -> int | None:
     """Return how many samples an item has: of what only chooses among batches, those of
     its inputs where they are alike.
     """
-    own: int | None = getattr(node, "batch_size", None)
-    if own is not None or node.traits.gives_batches is not None:
-        return own
-    sizes = {_micro_batch_size(each) for each in node.inputs}
+    size: int | None = getattr(node, "batch_size", None)
+    if size is not None or node.traits.gives_batches is not None:
+        return size
+    sizes = {_micro_batch_size(node_input) for node_input in node.inputs}
     return sizes.pop() if len(sizes) == 1 else None

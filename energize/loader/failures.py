@@ -137,16 +137,16 @@ class FailureLog:
         self._count += 1
         self.left_out.add_failed(failure.sources)
         self._last.append(failure.text)
-        known = len(self._kinds) < _KINDS or failure.kind in self._kinds
+        has_kind = len(self._kinds) < _KINDS or failure.kind in self._kinds
         kind = self._kinds.setdefault(
-            failure.kind if known else "others", _Kind(failure.text)
+            failure.kind if has_kind else "others", _Kind(failure.text)
         )
         kind.count += 1
-        self._tell(kind, failure)
+        self._warn_of_kind(kind, failure)
         if self._budget is not None and self._count > self._budget:
             raise self._too_many(self._budget)
 
-    def _tell(self, kind: _Kind, failure: Failure) -> None:
+    def _warn_of_kind(self, kind: _Kind, failure: Failure) -> None:
         if kind.count == 1:
             _log.warning("%s; it is left out (failure %d)", failure.text, self._count)
         elif kind.count >= 10 * kind.told:
@@ -157,13 +157,13 @@ class FailureLog:
         kind.told = kind.count
 
     def _too_many(self, budget: int) -> FailureBudgetError:
-        most = sorted(self._kinds.values(), key=lambda each: -each.count)[:_KEPT]
-        alike = "\n".join(
-            f"  {each.count} like {_first_line(each.first)}" for each in most
+        most = sorted(self._kinds.values(), key=lambda kind: -kind.count)[:_KEPT]
+        lines = "\n".join(
+            f"  {kind.count} like {_first_line(kind.first)}" for kind in most
         )
         return FailureBudgetError(
             f"{self._count} samples failed, and the failure budget is {budget}:\n"
-            f"{alike}\n"
+            f"{lines}\n"
             f"  the last: {self._last[-1]}\n"
             "Repair the data, or pass failures=FailurePolicy(budget=...) with a larger "
             "budget, or None for no limit"
@@ -174,8 +174,8 @@ class FailureLog:
     ) -> None:
         """Several failed samples, and counts of all that were left out."""
         self.left_out.take_over(left_out)
-        for each in failed:
-            self.add(each)
+        for failure in failed:
+            self.add(failure)
 
     def conclude(self) -> None:
         """Tell how many there were of each kind that more failed of than was told."""
@@ -187,7 +187,7 @@ class FailureLog:
 
     def summary(self) -> FailureSummary:
         """Return what has been added so far."""
-        kinds = {each.first: each.count for each in self._kinds.values()}
+        kinds = {kind.first: kind.count for kind in self._kinds.values()}
         return FailureSummary(self._count, tuple(self._last), kinds)
 
 
@@ -254,7 +254,7 @@ class LineWriter:
         """Write a line; `LoaderError` when it cannot be written, on a full disk say;
         the file is then as it was.
         """
-        before = os.fstat(self._file).st_size
+        size = os.fstat(self._file).st_size
         line = line if self._ended else b"\n" + line
         with writing(self._path, LoaderError, of=self._of):
             try:
@@ -266,7 +266,7 @@ class LineWriter:
                     )
             except OSError:
                 with suppress(OSError):
-                    os.ftruncate(self._file, before)
+                    os.ftruncate(self._file, size)
                 raise
         self._ended = True
 

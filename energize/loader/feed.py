@@ -17,7 +17,7 @@ import numpy as np
 from energize.core import tree
 from energize.core.lanes import Lane, Ranks
 from energize.core.padding import UNMARKED, Marks, Padded, with_marks
-from energize.core.reader import NOTHING, Made
+from energize.core.reader import NOTHING, ItemOrigin
 from energize.core.restoring import ITEM, lane_key
 from energize.core.stream import State
 from energize.core.tree import padding
@@ -109,7 +109,7 @@ class Feed(Generic[T]):
         rank: RankContext[T],
     ) -> None:
         self.steps = steps
-        self.made: Made = NOTHING
+        self.made: ItemOrigin = NOTHING
         self.is_copy = False
         self.marks: Marks = UNMARKED
         self._run = run
@@ -119,7 +119,7 @@ class Feed(Generic[T]):
         self._before = LaneState(0, None)
         self._is_stream = not run.stream.indexed
         self._parts = [part.dataset for part in run.stream.read_parts]
-        self._lenders = {
+        self._padded_parts = {
             number for number, part in enumerate(self._parts) if tree.has_padding(part)
         }
         self._watch: Callable[[int], None] | None = None
@@ -131,17 +131,19 @@ class Feed(Generic[T]):
         step = self.steps.next_step()
         if not step.delivers:
             step = self._next_delivering_step(step)
-        if step.own is None:
+        if step.delivered is None:
             self._discard(step.lanes)
             self.steps.complete(step)
             item, self.made, self._before = self._copy_of(step.filler)
         else:
-            item = self._take(step, step.own)
+            item = self._take(step, step.delivered)
             self.steps.complete(step)
-        made = self.made
+        origin = self.made
         if self._watch is not None:
-            self._watch(cast("int", made))
-        self.is_copy = step.is_copy or (bool(self._lenders) and self._is_lent(made))
+            self._watch(cast("int", origin))
+        self.is_copy = step.is_copy or (
+            bool(self._padded_parts) and self._is_padding(origin)
+        )
         self.marks = UNMARKED
         if self.is_copy or type(item) is Padded:
             item, self.marks = with_marks(item, self.is_copy)
@@ -155,12 +157,12 @@ class Feed(Generic[T]):
             step = self.steps.next_step(skipped=True)
         return step
 
-    def _take(self, step: Step, own: int) -> Any:
+    def _take(self, step: Step, index: int) -> Any:
         """Return the own item of a step, after the items of other ranks were taken."""
         lanes = step.lanes
         if len(lanes) > 1:
-            self._discard(lanes[:own])
-        lane = lanes[own]
+            self._discard(lanes[:index])
+        lane = lanes[index]
         reader = self._readers[lane]
         state = reader.state() if self._is_stream else None
         item = next(reader)
@@ -168,7 +170,7 @@ class Feed(Generic[T]):
         if self._is_stream:
             self._before = LaneState(lane, state)
         if len(lanes) > 1:
-            self._discard(lanes[own + 1 :])
+            self._discard(lanes[index + 1 :])
         return item
 
     def _discard(self, lanes: Sequence[int]) -> None:
@@ -183,14 +185,14 @@ class Feed(Generic[T]):
             self._copies[key] = self._run.first_item(*key)
         return self._copies[key]
 
-    def _is_lent(self, made: Made) -> bool:
+    def _is_padding(self, origin: ItemOrigin) -> bool:
         """Return whether an item is made of padding of its dataset."""
-        if isinstance(made, int):
-            return bool(padding(self._parts[0], np.array([made]))[0])
-        parts = made[::4]
-        if not parts or not self._lenders.issuperset(parts):
+        if isinstance(origin, int):
+            return bool(padding(self._parts[0], np.array([origin]))[0])
+        parts = origin[::4]
+        if not parts or not self._padded_parts.issuperset(parts):
             return False
-        positions = zip(parts, made[1::4], strict=True)
+        positions = zip(parts, origin[1::4], strict=True)
         return all(
             padding(self._parts[part], np.array([position]))[0]
             for part, position in positions

@@ -121,15 +121,15 @@ class Follower:
                 )
         dataset = loader.dataset
         alone = blends_in(dataset) if blend is None else []
-        found = alone[0] if len(alone) == 1 else blend_called(dataset, blend or "")
-        found = found or chosen_blend(dataset, {}, blend)
-        self._blend = found.name
-        self._names: list[str] = list(found.blend.names)
+        named = alone[0] if len(alone) == 1 else blend_called(dataset, blend or "")
+        named = named or chosen_blend(dataset, {}, blend)
+        self._blend = named.name
+        self._names: list[str] = list(named.blend.names)
         labels = dict(zip(dataset.sources, source_names(dataset), strict=True))
         self._by_source = {
             labels.get(source, source.name): name
-            for name, each in zip(self._names, found.blend.inputs, strict=True)
-            for source in each.sources
+            for name, dataset_input in zip(self._names, named.blend.inputs, strict=True)
+            for source in dataset_input.sources
         }
         self._begin_anew()
 
@@ -247,12 +247,14 @@ class Follower:
         """Sums and counts over all ranks, added up in the order of ranks."""
         agreement = self._agreement()
         mine = [self._sums, self._counts]
-        what = "the losses that a policy follows"
-        told: list[Any] = [mine] if agreement is None else agreement.trees(mine, what)
+        purpose = "the losses that a policy follows"
+        rows: list[Any] = (
+            [mine] if agreement is None else agreement.trees(mine, purpose)
+        )
         sums = {
-            name: sum((each[name] for each, _ in told), 0.0) for name in self._names
+            name: sum((part[name] for part, _ in rows), 0.0) for name in self._names
         }
-        counts = {name: sum(each[name] for _, each in told) for name in self._names}
+        counts = {name: sum(part[name] for _, part in rows) for name in self._names}
         return sums, counts
 
 
@@ -311,15 +313,15 @@ class WeightsFile:
         if (self._steps - 1) % self._every:
             return
         first = agreement is None or agreement.first
-        told = self._news() if first else None
+        news = self._news() if first else None
         if agreement is not None:
-            told = agreement.told_by(None, told, "the file of weights")
-        if told is None:
+            news = agreement.broadcast(None, news, "the file of weights")
+        if news is None:
             return
-        if self._is_set(told, changes):
+        if self._is_set(news, changes):
             return
         try:
-            change_weights(**told, of_file=True)
+            change_weights(**news, of_file=True)
         except (ConfigError, EmptyDatasetError) as reason:
             if first:
                 self._warn(reason)

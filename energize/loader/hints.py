@@ -100,7 +100,7 @@ def log_missing_adapter(loader: Any, world_size: int) -> None:
         >>> from energize import ListSource, get_loader
         >>> log_missing_adapter(get_loader(ListSource("abc")), 1)
     """
-    if loader.is_apart or sys.modules.keys().isdisjoint(_FRAMEWORKS):
+    if loader.is_standalone or sys.modules.keys().isdisjoint(_FRAMEWORKS):
         return
     stack = _call_stack()
     if _ADAPTED in stack:

@@ -91,20 +91,20 @@ class LiveRun:
             LoaderError: If the ranks request different changes.
         """
         numbers, step, name = self._agreed(weights, at_step, blend)
-        found = chosen_blend(self.run.dataset, numbers, name)
-        check_goes_on(self.run.dataset, found)
+        named = chosen_blend(self.run.dataset, numbers, name)
+        check_goes_on(self.run.dataset, named)
         step = self.step if step is None else step
         items = self._items_at_step(step)
         live = self.settled()
-        change = Change(found.name, items, numbers, step > self.step, of_file)
+        change = Change(named.name, items, numbers, step > self.step, of_file)
         if step == self.step:
             return live.with_effect(change, live.run.edits)
-        slot = slot_after(live.run.dataset, found.way, items)
+        slot = slot_after(live.run.dataset, named.way, items)
         if slot is None:  # refuse now what would be refused when the step has come
             acting, _ = live.acting_change(change, live.run.edits)
             live.run.edited(live.run.edits.with_change(acting))
         changed = live.edited(live.run.edits.with_change(change))
-        changed.log_change(found, numbers, step, slot)
+        changed.log_change(named, numbers, step, slot)
         return changed
 
     def _agreed(
@@ -143,23 +143,23 @@ class LiveRun:
 
     def with_effect(self, change: Change, edits: Edits) -> LiveRun:
         """Return the run with a change that takes effect now, beside other edits."""
-        acting, found = self.acting_change(change, edits)
+        acting, named = self.acting_change(change, edits)
         live = self.edited(edits.with_change(acting))
-        live.log_change(found, acting.weights, live.step, acting.at)
+        live.log_change(named, acting.weights, live.step, acting.at)
         return live
 
     def acting_change(self, change: Change, edits: Edits) -> tuple[Change, NamedBlend]:
         """Return a change at the slot where it takes effect now, and its blend."""
         run = self.run.edited(edits)
-        found = chosen_blend(run.dataset, change.weights, change.blend)
-        slot = slot_after(run.dataset, found.way, change.at)
+        named = chosen_blend(run.dataset, change.weights, change.blend)
+        slot = slot_after(run.dataset, named.way, change.at)
         if slot is None:
-            slot = run.first_unread_slot(self.position, found)
+            slot = run.first_unread_slot(self.position, named)
             if self.agreement is not None:
                 rows = self.agreement.numbers([slot], "a change of weights")
                 slot = max(number for (number,) in rows)
-        weights = ungrouped(found.blend, change.weights, slot)
-        return Change(found.name, slot, weights, of_file=change.of_file), found
+        weights = ungrouped(named.blend, change.weights, slot)
+        return Change(named.name, slot, weights, of_file=change.of_file), named
 
     def edited(self, edits: Edits) -> LiveRun:
         """Return the run over its dataset with other edits."""
@@ -167,7 +167,7 @@ class LiveRun:
 
     def log_change(
         self,
-        found: NamedBlend,
+        named: NamedBlend,
         weights: Mapping[str, float],
         step: int,
         slot: int | None,
@@ -175,7 +175,7 @@ class LiveRun:
         """Log a change of weights, on rank 0.
 
         Args:
-            found: The blend.
+            named: The blend.
             weights: Its weights by name from then on.
             step: The step at which they take effect.
             slot: The slot of the blend; None if it is unknown until then.
@@ -183,17 +183,17 @@ class LiveRun:
         if self.ranks.rank or not _log.isEnabledFor(logging.INFO):
             return
         total = sum(weights.values())
-        shares = found.blend.by_name(found.blend.shares(slot or 0))
+        shares = named.blend.by_name(named.blend.shares(slot or 0))
         was = {name: f"{share:.4g} -> " for name, share in shares.items()}
         changes = ", ".join(
             f"{name} {was.get(name, '')}{weight / total:.4g}"
             for name, weight in weights.items()
         )
-        where = (
+        location = (
             "the slot is found then"
             if slot is None
-            else f"slot {slot} of {found.label}"
+            else f"slot {slot} of {named.label}"
         )
         text = "the weights of %s change from step %d on (%s): shares %s; weights %s"
         weights_text = json.dumps(dict(weights))
-        _log.info(text, found.label, step, where, legible(changes), weights_text)
+        _log.info(text, named.label, step, location, legible(changes), weights_text)

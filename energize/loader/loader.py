@@ -26,7 +26,7 @@ from energize.core.lanes import Ranks, WorkerConfig
 from energize.core.lazy import torch
 from energize.core.padding import UNMARKED, Marks
 from energize.core.quarantine import path_for_rank
-from energize.core.reader import Made
+from energize.core.reader import ItemOrigin
 from energize.core.restoring import has_place, restore_sample, with_key
 from energize.core.stores import activate
 from energize.core.stream import State
@@ -118,40 +118,54 @@ _NOT_COPIED = (
 
 
 class Loader(Generic[T]):
-    """Delivers this rank's items of a dataset, epoch after epoch; made by `get_loader`.
+    """Delivers this rank's items of a dataset, epoch after epoch.
 
-    Rank r of W delivers the items r, r + W, r + 2W, ... of the dataset's stream.
-    Neither W nor the number of workers changes the stream: the ranks' items, taken in
-    turn, are those of `for item in dataset`; of a stream, those of its lanes in turn
-    (see `get_loader`, `lanes`).
+    `get_loader` creates loaders. Rank r of W delivers the items r, r + W, r + 2W, ...
+    of the dataset's stream. Neither W nor the number of workers changes the stream: the
+    items of the ranks, taken in turn, are those of `for item in dataset`. Those of a
+    stream are taken from its lanes in turn.
 
-    **Steps.** Every rank makes the same number of steps in every epoch. Where the ranks
-    do not divide the items of one, `uneven` says what becomes of the last step: `"pad"`
-    fills it with copies that say that they are padding (`is_padding`,
-    `Loader.padding`), `"drop"` leaves it out, `"repeat"` fills it with items that come
-    a second time, and `"allow"` gives the first ranks one step more. With global
-    batches the last of these is filled or left out. `EpochizeDataset` as the outermost
-    dataset, or `virtual_epoch_length`, says where a loop ends: it counts the steps that
-    each rank makes, and the next loop goes on after them.
+    **Steps.** Every rank makes the same number of steps in every epoch. If the ranks do
+    not divide the items of an epoch, `uneven` controls the last step:
 
-    **Position.** A loader has one, that after the last delivered item, and never goes
-    back by itself:
+    - "pad" fills it with copies, which are marked as padding (`is_padding`,
+      `Loader.padding`).
+    - "drop" leaves it out.
+    - "repeat" fills it with items that are read a second time.
+    - "allow" gives the first ranks one step more.
 
-    - `for item in loader` delivers an epoch, and the next loop the next one.
-    - After a `break`, the next loop goes on after the last item delivered, and is as
-      long as any; right after `load_state_dict` it ends where the saved one would have.
+    With global batches, the last one is filled or left out. If `EpochizeDataset` is the
+    outermost dataset, or with `virtual_epoch_length`, a loop has a fixed number of
+    steps on each rank, and the next loop continues after them.
+
+    **Position.** The position is after the last delivered item. It moves forward only:
+
+    - Each `for item in loader` reads the next epoch.
+    - After a `break`, the next loop starts after the last delivered item and has full
+      length. Directly after `load_state_dict` it ends where the saved loop would have
+      ended.
     - With the role "eval" (`get_loader(role="eval")`, or a dataset of
-      `get_val_dataset`) each loop starts at the first item of the first epoch, and no
-      sample is substituted for one that failed: its row is padding (`padding_rows`).
-      `rewind()` returns to the first item once.
-    - There is one iterator at a time. A new one, `load_state_dict`, `rewind` and
-      `close` end the old one, which then raises `LoaderError` instead of giving its
-      next item.
+      `get_val_dataset`), each loop starts at the first item of the first epoch. No
+      sample is substituted for a failed one: its row is padding (`padding_rows`).
+    - `rewind()` returns to the first item once.
+    - A loader has one iterator. A new iterator, `load_state_dict`, `rewind` and `close`
+      end the previous one, which then raises `LoaderError`.
 
-    **Ranks** are taken from `worker_config` when an iteration begins, so a loader may
-    be made, and pickled, before the process group exists. Workers live from the first
-    `iter()` to `close()`, the end of a `with` block, or the last reference to the
-    loader.
+    **Ranks and workers.** Ranks are read from `worker_config` when an iteration begins,
+    so a loader can be created and pickled before the process group exists. Workers run
+    from the first `iter()` until `close()`, the end of a `with` block, or the last
+    reference to the loader.
+
+    Args:
+        dataset: The dataset to read.
+        worker_config: Rank, world size and number of workers.
+        settings: The other arguments of `get_loader`.
+
+    Example:
+        >>> from energize import ListSource, get_loader
+        >>> with get_loader(ListSource("abc"), num_workers=1) as loader:
+        ...     list(loader), loader.step
+        (['a', 'b', 'c'], 3)
     """
 
     order_name = "Loader"
@@ -190,9 +204,9 @@ class Loader(Generic[T]):
         self._list: ListWriter | None = None
         self._watch: Watchdog | None = None
         self._replaced = 0
-        self._given_at: float | None = None
+        self._delivered_at: float | None = None
         self._waiting = Waiting()
-        self._made: deque[tuple[Made, Marks]] = deque(maxlen=1)
+        self._made: deque[tuple[ItemOrigin, Marks]] = deque(maxlen=1)
         self._loss_file: LineWriter | None = None
         self._warned: set[str] = set()
 
@@ -206,13 +220,13 @@ class Loader(Generic[T]):
         agreement = self._agreement(ranks)
         if agreement is not None:
             feed = self._feed
-            place = self.position if feed is None else feed.steps.reached
-            self._run.check_alike(place, ranks, agreement, loaded=self._loaded)
+            position = self.position if feed is None else feed.steps.reached
+            self._run.check_alike(position, ranks, agreement, loaded=self._loaded)
         if self._feed is None:
             self._ranks = ranks
             self._feed = self._open(ranks)
         self._iterator = token = RLock()
-        self._given_at = (
+        self._delivered_at = (
             None  # what the program did between two loops is no time of theirs
         )
         return _Delivery(self._deliver(token, rewinds), token)
@@ -234,7 +248,7 @@ class Loader(Generic[T]):
         restarts = not (self._loaded or self._settings.delivery.continues_loops)
         is_reusable = ranks == self._ranks and not self._stale
         feed = self._feed if is_reusable else None
-        if feed is None or not feed.steps.begin_loop(anew=restarts):
+        if feed is None or not feed.steps.begin_loop(restarts=restarts):
             self._let_go()
             if restarts and self._resume is not None:
                 self._resume = self._run.beginning_loop(self._resume)
@@ -271,7 +285,7 @@ class Loader(Generic[T]):
     @property
     def role(self) -> Role:
         """The role that `get_loader` got, else that of the dataset, else "train"."""
-        return self._settings.delivery.role or self._run.given.role or "train"
+        return self._settings.delivery.role or self._run.original.role or "train"
 
     @property
     def has_started(self) -> bool:
@@ -284,9 +298,9 @@ class Loader(Generic[T]):
         return self._unconfirmed is not None
 
     @property
-    def is_apart(self) -> bool:
+    def is_standalone(self) -> bool:
         """Whether it reads for another loader, such as a worker of a DataLoader."""
-        return self._settings.delivery.apart
+        return self._settings.delivery.standalone
 
     @property
     def at_loop_end(self) -> bool:
@@ -388,8 +402,8 @@ class Loader(Generic[T]):
         other where their lanes stand.
         """
         ranks = self._ranks or self.worker_config.ranks()
-        place = self._run.saved(self._place(), self._agreement(ranks))
-        return packed_state(self._run.given, place, ranks.world_size)
+        cursor = self._run.saved(self._place(), self._agreement(ranks))
+        return packed_state(self._run.original, cursor, ranks.world_size)
 
     def load_state_dict(
         self, state_dict: State, strict: bool = True, *, on_mismatch: str = "error"
@@ -410,12 +424,12 @@ class Loader(Generic[T]):
         may be others; what is below packing, a filter or stages has no place to keep,
         nor have sources in another order.
         """
-        given = self._run.given
+        original = self._run.original
         cursor, report = resumed(
-            given, state_dict, strict=strict, on_mismatch=on_mismatch
+            original, state_dict, strict=strict, on_mismatch=on_mismatch
         )
-        run, place = self._run.resumed(cursor)
-        self._move_to(place)
+        run, position = self._run.resumed(cursor)
+        self._move_to(position)
         self._forget_unconfirmed()
         self._run = run
         self.dataset = run.dataset
@@ -577,24 +591,24 @@ class Loader(Generic[T]):
         unconfirmed = [*(self._unconfirmed or ())]
         if not self._made or len(self._made) < len(unconfirmed):
             raise LoaderError("record_losses: no item has been delivered yet")
-        made, marks = self._made[-max(len(unconfirmed), 1)]
+        origin, marks = self._made[-max(len(unconfirmed), 1)]
         if marks.is_padding:
             return
         if step is None:
             if len(unconfirmed) > 1:
-                after = unconfirmed[1]
+                position = unconfirmed[1]
             elif self._feed is None:
-                after = self._place()
+                position = self._place()
             else:
-                after = self._feed.steps.reached
-            step = self._step_after(after) - 1
-        told = book.record(made, step, ranks.rank, losses, marks.slots)
+                position = self._feed.steps.reached
+            step = self._step_after(position) - 1
+        values = book.record(origin, step, ranks.rank, losses, marks.slots)
         path = self._settings.losses
         if path is not None:
             if self._loss_file is None:
                 file = path_for_rank(os.fspath(path), ranks.rank, ranks.world_size)
                 self._loss_file = LineWriter(file, "losses")
-            item = Delivered(step, ranks.rank, ranks.world_size, made, told)
+            item = Delivered(step, ranks.rank, ranks.world_size, origin, values)
             self._loss_file.append(item.line)
 
     def __repr__(self) -> str:
@@ -751,14 +765,14 @@ class Loader(Generic[T]):
         self._let_go()
         self._failures.conclude()
         self._end_pool()
-        for each in (
+        for resource in (
             self._watch,
             self._list,
             self._loss_file,
             self._settings.cache_pool,
         ):
-            if each is not None:
-                each.close()
+            if resource is not None:
+                resource.close()
         self._watch = self._list = self._loss_file = self._failures.keep = None
 
     def __getattr__(self, name: str) -> Any:
@@ -825,7 +839,7 @@ class Loader(Generic[T]):
         if (
             ranks.group is None
             or ranks.world_size == 1
-            or self._settings.delivery.apart
+            or self._settings.delivery.standalone
         ):
             return None
         return Agreement(ranks, self._settings.workers.timeout)
@@ -834,7 +848,7 @@ class Loader(Generic[T]):
         """Begin to read where this rank stands."""
         settings = self._settings
         agreement = self._agreement(ranks)
-        place = self.position
+        position = self.position
         path = settings.failures.quarantine
         workers = self.worker_config.num_workers
         if path is not None and self._list is None:
@@ -843,15 +857,15 @@ class Loader(Generic[T]):
             )
             self._failures.keep = self._list.add
         if self._watch is None and not workers:
-            what = "no item came, which is read in this process (num_workers=0),"
-            self._watch = Watchdog(what, settings.workers.warn_after)
+            text = "no item came, which is read in this process (num_workers=0),"
+            self._watch = Watchdog(text, settings.workers.warn_after)
             weakref.finalize(self, self._watch.close).atexit = False
         if self._book is not None:
-            self._book.begin(self.dataset, items_of(self.dataset, place))
+            self._book.begin(self.dataset, items_of(self.dataset, position))
         pool = self._workers if workers else None
         ledgers = (self._failures, self._warned, self._copies)
         return open_feed(
-            self._run, place, RankContext(ranks, agreement, pool, *ledgers)
+            self._run, position, RankContext(ranks, agreement, pool, *ledgers)
         )
 
     def _workers(self) -> tuple[WorkerPool, ReadAhead]:
@@ -946,7 +960,11 @@ class Loader(Generic[T]):
         """
         if feed.steps.continues:
             return False
-        return delivered or self._settings.delivery.apart or not feed.steps.may_be_over
+        return (
+            delivered
+            or self._settings.delivery.standalone
+            or not feed.steps.may_be_over
+        )
 
     def _current(self, token: object) -> Feed[T]:
         """Return what the next item of an iterator comes from, after what is due before
@@ -970,20 +988,20 @@ class Loader(Generic[T]):
             )
         return feed
 
-    def _count(self, feed: Feed[T], item: T, asked_at: float) -> None:
+    def _count(self, feed: Feed[T], item: T, requested_at: float) -> None:
         """Note an item in the ledger, and how long it was waited for."""
-        now = time.perf_counter()
-        given_at = self._given_at
-        waited = now - asked_at
-        self._given_at = now
-        if given_at is not None:
+        time_now = time.perf_counter()
+        previous_at = self._delivered_at
+        waited = time_now - requested_at
+        self._delivered_at = time_now
+        if previous_at is not None:
             text = self._waiting.add(
-                waited, now - given_at, self.worker_config.num_workers
+                waited, time_now - previous_at, self.worker_config.num_workers
             )
             if text is not None:
                 _log.warning("rank %d %s", self._ranks_now().rank, text)
         if self._book is not None:
-            self._book.wait(waited, now - (given_at or asked_at))
+            self._book.wait(waited, time_now - (previous_at or requested_at))
             worth_a_look = self._book.note(feed.made, item, feed.marks)
             if worth_a_look and not self._ranks_now().rank:
                 self.report()
@@ -1015,9 +1033,9 @@ class Loader(Generic[T]):
             self._stale = False
             self._marks = UNMARKED
 
-    def _step_after(self, place: RunPosition) -> int:
+    def _step_after(self, position: RunPosition) -> int:
         """Return the number of the step after a place."""
-        return -(-self._run.items_at(place) // self._ranks_now().world_size)
+        return -(-self._run.items_at(position) // self._ranks_now().world_size)
 
     def _live(self) -> LiveRun:
         """Return the run at the position of the next item."""
@@ -1028,11 +1046,11 @@ class Loader(Generic[T]):
 
         Items of another dataset that were read ahead are read anew.
         """
-        before = self.dataset
+        previous = self.dataset
         self._run = run
         self.dataset = run.dataset
         self._stale = self._stale or (
-            self.dataset is not before and self._feed is not None
+            self.dataset is not previous and self._feed is not None
         )
 
     def _read_anew(self, *, first: bool = False) -> None:
@@ -1046,23 +1064,23 @@ class Loader(Generic[T]):
         self._feed = self._open(self._ranks or self.worker_config.ranks())
         self._iterator = token
 
-    def _move_to(self, place: RunPosition | None) -> None:
+    def _move_to(self, position: RunPosition | None) -> None:
         """Go on at another place, the first if it is None, where the ledger begins
         anew.
         """
         self._let_go()
-        self._resume = place
+        self._resume = position
         self._made.clear()
         self.__dict__.pop("_book", None)
 
     @cached_property
     def _book(self) -> Book | None:
         """The ledger, of what was delivered since the loader went to its place."""
-        asked = self._settings.ledger
+        ledger = self._settings.ledger
         return (
             None
-            if asked is False
-            else Book(self.dataset, Ledger() if asked is True else asked)
+            if ledger is False
+            else Book(self.dataset, Ledger() if ledger is True else ledger)
         )
 
     def _opened_book(self) -> Book:
@@ -1134,7 +1152,7 @@ class SavableDataLoader(Loader[T]):
         failures: FailurePolicy | None = None,
         **options: Any,
     ) -> None:
-        known = {n: options.pop(n) for n in list(options) if n in _OPTIONS}
+        arguments = {n: options.pop(n) for n in list(options) if n in _OPTIONS}
         accepted("get_loader", **options)
         if not isinstance(dataset, Dataset):
             remedy = (
@@ -1153,7 +1171,9 @@ class SavableDataLoader(Loader[T]):
         if num_workers is not None:
             config = config.with_workers(num_workers)
         policy = checked_failures(failures, on_error)
-        super().__init__(dataset, config, checked_settings(failures=policy, **known))
+        super().__init__(
+            dataset, config, checked_settings(failures=policy, **arguments)
+        )
         open_loaders.add(self)
 
     def can_restore_sample(self) -> bool:
@@ -1200,8 +1220,8 @@ class SavableDataLoader(Loader[T]):
             mine = self._number_in_world(ranks) == src_rank
             if ranks.group is not None and ranks.world_size > 1:
                 agreement = Agreement(ranks, self._settings.workers.timeout)
-                given = state if mine else None
-                state = agreement.told_by(src_rank, given, "restore_state_global")
+                sent = state if mine else None
+                state = agreement.broadcast(src_rank, sent, "restore_state_global")
             elif not mine:
                 raise ConfigError(
                     f"restore_state_global: rank {src_rank} has the state, and this "
@@ -1227,7 +1247,7 @@ BasicDataLoader = SavableDataLoader
 SavableDataLoaderState = dict
 """A state is plain data: `torch.load(path)` reads it, and JSON can keep it."""
 
-_OPTIONS = OPTIONS - {"apart", "failures"}
+_OPTIONS = OPTIONS - {"standalone", "failures"}
 
 
 def get_loader(  # noqa: PLR0913
@@ -1254,70 +1274,98 @@ def get_loader(  # noqa: PLR0913
     ledger: Ledger | bool = True,
     **ignored: Any,
 ) -> SavableDataLoader[T]:
-    """Return a `Loader` of this rank's items of `dataset`.
+    """Create a loader that delivers this rank's items of a dataset.
 
-    What is delivered:
+    The stream of items depends on the dataset and its seed alone: the items of all
+    ranks, taken in turn, are equal for any number of ranks and workers. A saved state
+    resumes on any number of both. See `Loader` for steps, positions and loops.
 
-    `worker_config`: rank, world size and workers. When it is not given, the one that
-    the dataset carries, else ranks as torch.distributed or the launcher say, without
-    workers: processes are only started when they were asked for. A `seed_offset`
-    reseeds a dataset that carries no config. `num_workers`: worker processes of this
-    rank, in place of those of the config. `uneven`: "pad", "drop", "repeat" or "allow",
-    for epochs that the ranks do not divide, see `Loader`. `role`: "train" or "eval"; by
-    default the role of the dataset (`Dataset.with_role`), else "train". With "eval"
-    each loop starts at the first item, and no sample is substituted for one that failed
-    (`padding_rows`). `lanes`: in how many parts a stream (a dataset with a
-    `FilterDataset`, say) is read; by default one for each 1,000 samples of its sources,
-    or for ten of its largest buffers
-    or batches, a power of two up to 64, and to as many as hold 16,384 samples in
-    buffers, of which each lane has its own. It is fixed for the run and kept in its
-    state, and the stream is the same on any ranks and workers. It is read fastest where
-    world_size * num_workers divides it. An indexed dataset needs none.
-    `global_batch_size`, `micro_batch_size`: samples of an optimizer step and of an item
-    of the dataset (by default its `batch_size`). Global batches are then equal for
-    every world size that divides them, `Loader.accumulation_steps` is what fills one,
-    and the last one of an epoch is filled or left out as `uneven` says.
+    Args:
+        dataset: The dataset to read. The loader delivers its items unchanged, so batch
+            it with `BatchDataset`.
+        worker_config: Rank, world size and number of workers. By default the config of
+            the dataset; without one, the ranks of torch.distributed or of the launcher,
+            and no workers. A `seed_offset` reseeds a dataset that has no config.
+        num_workers: Number of worker processes of this rank. 0 reads in this process.
+            By default the number in `worker_config`.
+        uneven: How the last step of an epoch is made if the ranks do not divide the
+            items: "pad" fills it with marked copies (see `Loader.padding`), "drop"
+            leaves it out, "repeat" fills it with items that are read a second time,
+            and "allow" gives the first ranks one step more.
+        lanes: Number of parts in which a stream, such as a `FilterDataset`, is read in
+            parallel. By default a power of two up to 64: at least 1,000 samples and
+            ten of the largest buffers or batches for each lane, and at most 16,384
+            buffered samples in all lanes. The number is fixed for a run and saved in
+            its state. Reading is fastest if world_size * num_workers divides it.
+            Indexed datasets ignore it.
+        global_batch_size: Samples of an optimizer step over all ranks. The loader then
+            makes equal global batches on each world size that divides them, and
+            `Loader.accumulation_steps` is the number of steps in one. `uneven` applies
+            to the last global batch. None for no global batches.
+        micro_batch_size: Samples of an item. By default the `batch_size` of the
+            dataset.
+        prefetch_factor: Maximum number of items that each worker reads ahead. By
+            default 32.
+        prefetch_bytes: Maximum bytes that this rank's workers read ahead together,
+            estimated from earlier items. By default 512 MiB. Each worker reads at
+            least one item ahead.
+        pin_memory: Whether to copy tensors to page-locked memory. By default True if
+            there is a CUDA device. Without one it has no effect.
+        on_error: Short for `failures=FailurePolicy(on_error=...)`: "raise", "skip", or
+            a function that is called with the `EncoderError`.
+        failures: The policy for samples and functions that fail. By default
+            `FailurePolicy()`.
+        encoder_threads: Number of threads that torch uses in your functions, in
+            workers and without. The rounding of sums depends on it. The threads of the
+            training are not changed. With more than one, forked workers may hang: use
+            `multiprocessing_context="spawn"`.
+        multiprocessing_context: How workers start: "fork", "spawn" or "forkserver". By
+            default "fork" on Linux, which supports lambdas, and "spawn" elsewhere,
+            which needs a dataset that can be pickled.
+        timeout: Seconds to wait for a worker or rank that does not answer. A worker is
+            then replaced; a rank raises a `LoaderError`. None waits forever.
+        role: "train" or "eval". By default the role of the dataset, else "train". With
+            "eval", each loop starts at the first item, and a failed sample becomes
+            padding instead of a substitute (see `Loader.padding_rows`).
+        cache_pool: The pool that `energize.cache.active_pool()` and
+            `TaskEncoder.cache` return in your functions. Each worker has a pool of its
+            own. The loader closes it.
+        losses: File to which `Loader.record_losses` appends a line of JSON for each
+            item, for `energize blame`. With several ranks, one file for each rank.
+            None for no file.
+        warn_after: Seconds to wait for an item before the log shows the Python stacks
+            of the workers; again after twice as long, and so on. None for no warning.
+        ledger: What `Loader.report` counts in addition to samples. True counts the
+            fields of `Ledger()`, False turns the report off.
+        **ignored: Arguments of other libraries that have no effect here:
+            `checkpoint_every_sec`, `checkpoint_every_min_n_samples`, `n_checkpoints`,
+            `gc_collect_every_n_steps` and `gc_freeze_at_start`.
 
-    How:
+    Returns:
+        The loader. Iterating over it reads one epoch, or one loop of
+        `EpochizeDataset`.
 
-    `prefetch_factor`: items that each worker has ready or in work, at most; by default
-    32. `prefetch_bytes`: what the items that this rank's workers read ahead may take
-    together, as far as those before tell; by default 512 MiB. Each worker has one item
-    to do in any case. `pin_memory`: whether tensors come in page-locked memory; by
-    default, and at most, where there is a CUDA device. `failures`: what happens if
-    samples or functions fail, a `FailurePolicy`; by default `FailurePolicy()`.
-    `on_error`: short for `failures=FailurePolicy(on_error=...)`:
-    "raise", "skip", or a function that is called with the `EncoderError`. `losses`: a
-    file to which what `Loader.record_losses` is told is appended, a line of JSON for
-    each item, which `energize blame` reads; one for each rank, as of
-    `FailurePolicy.quarantine`. `encoder_threads`: in how many
-    threads torch computes in functions of yours, in workers and without: what sums
-    round to depends on it. The threads of the training stay as they are. Forked workers
-    may hang with several; give `multiprocessing_context="spawn"` for these.
-    `multiprocessing_context`: how workers start; by default "fork" on Linux, which
-    takes lambdas too, else "spawn", which needs a dataset that can be pickled.
-    `timeout`: seconds to wait for a worker or rank that does not answer; by default
-    300. A worker is then replaced, and a rank is a `LoaderError`. None waits for ever.
-    `warn_after`: seconds to wait for an item before the log shows which worker is busy
-    with what, with its Python stacks; by default 60, again after twice as long, and so
-    on. None for never. `cache_pool`: what
-    `energize.cache.active_pool()` and `TaskEncoder.cache` are in hooks, in each worker
-    a pool of its own; it is closed with the loader. `ledger`: what `Loader.report`
-    counts beside samples (see `Ledger`); False for nothing at all.
+    Raises:
+        ConfigError: If an argument cannot be used, or if the dataset was built with
+            another `seed_offset` than that of `worker_config`.
 
-    `checkpoint_every_sec`, `checkpoint_every_min_n_samples`, `n_checkpoints`,
-    `gc_collect_every_n_steps` and `gc_freeze_at_start` have no effect.
-
-    Raises `ConfigError` for a value that cannot be used, and for a config that
-    disagrees with the dataset's about the seed.
-
-    >>> from energize.data.memory import ListSource
-    >>> loader = get_loader(ListSource("abc"))
-    >>> list(loader), len(loader)
-    (['a', 'b', 'c'], 3)
+    Example:
+        >>> from energize import BatchDataset, ListSource, get_loader
+        >>> dataset = BatchDataset(ListSource("abcde"), 2, list)
+        >>> loader = get_loader(dataset)
+        >>> for batch in loader:
+        ...     print(batch)
+        ['a', 'b']
+        ['c', 'd']
+        ['e']
+        >>> state = loader.state_dict()
+        >>> resumed = get_loader(dataset, num_workers=2)
+        >>> resumed.load_state_dict(state)
+        >>> len(resumed)
+        3
     """
-    given = dict(locals())
-    return SavableDataLoader(**given.pop("ignored"), **given)
+    arguments = dict(locals())
+    return SavableDataLoader(**arguments.pop("ignored"), **arguments)
 
 
 get_savable_loader = get_loader  # every loader can be saved; users know both names

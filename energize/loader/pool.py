@@ -152,7 +152,7 @@ class Member:
                 "  it has not started yet: what it is made of is being imported or "
                 "unpickled"
             )
-        before = size = os.fstat(file).st_size
+        start = size = os.fstat(file).st_size
         with suppress(OSError):
             os.kill(self.process.pid or 0, STACKS)
         until = time.monotonic() + _STACKS_SECONDS
@@ -160,14 +160,14 @@ class Member:
             time.sleep(_STACKS_LOOK)
             last = size
             size = os.fstat(file).st_size
-            if size > before and size == last:
+            if size > start and size == last:
                 break
-        if size == before:
+        if size == start:
             return (
                 "  it does not say what it is busy with: it is stopped, or waits in "
                 "the kernel"
             )
-        return os.pread(file, _STACKS_MOST, before).decode(errors="replace").rstrip()
+        return os.pread(file, _STACKS_MOST, start).decode(errors="replace").rstrip()
 
     def see_off(self) -> None:
         """End it, whatever state it is in, and let go of all that was held for it."""
@@ -398,7 +398,7 @@ class WorkerPool:
             if member.number in heard or not self._owed(member):
                 continue
             member.silence.seconds += waited
-            self._tell_if_late(member)
+            self._warn_if_late(member)
             if self._timeout is not None and member.silence.seconds >= self._timeout:
                 member.process.kill()
                 cause = (
@@ -411,7 +411,7 @@ class WorkerPool:
                     (f"gave no answer within timeout={self._timeout:g} s", cause),
                 )
 
-    def _tell_if_late(self, member: Member) -> None:
+    def _warn_if_late(self, member: Member) -> None:
         """Say it, each time after twice as long, or raise an error."""
         if not is_late(
             member.silence.seconds, self._warn_after, member.silence.warnings
@@ -431,17 +431,17 @@ class WorkerPool:
             return
         member.process.join(_SECONDS_TO_TELL)
         how, cause = why or _how_it_ended(member.process)
-        what = f"{member.name} {how}{self._work(member)}. {cause}"
+        text = f"{member.name} {how}{self._work(member)}. {cause}"
         member.see_off()
         if member.ends + 1 == _MOST_ENDS:
             raise (LoaderError if why else WorkerDiedError)(
-                f"{what}. It was the last of {_MOST_ENDS} workers that ended so, one "
+                f"{text}. It was the last of {_MOST_ENDS} workers that ended so, one "
                 "after another. The loader's state is that after the last delivered "
                 "item; iterating again starts new workers"
             )
         self.replaced += 1
         _log.warning(
-            "%s. A new one takes its place (replacement %d)", what, self.replaced
+            "%s. A new one takes its place (replacement %d)", text, self.replaced
         )
         other = self._started(member.number)
         other.ends = member.ends + 1

@@ -133,14 +133,14 @@ RunPosition = State | StreamPosition
 """The position of an indexed run, or those of the lanes of a stream."""
 
 
-def items_of(dataset: Dataset[Any], place: State | StreamPosition) -> int | None:
+def items_of(dataset: Dataset[Any], position: State | StreamPosition) -> int | None:
     """Return how many items all ranks were given up to a place; None of a stream whose
     epochs have ended somewhere.
     """
-    if not isinstance(place, StreamPosition):
-        return counter_field(place, "position")
-    if not place.epoch:
-        return place.position
+    if not isinstance(position, StreamPosition):
+        return counter_field(position, "position")
+    if not position.epoch:
+        return position.position
     if dataset.sized and dataset.size != INFINITE:
-        return place.epoch * dataset.size + place.position
+        return position.epoch * dataset.size + position.position
     return None

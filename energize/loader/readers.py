@@ -17,7 +17,13 @@ from typing import Any, TypeVar
 
 from energize.core.ignored import log_once
 from energize.core.node import Origin
-from energize.core.reader import NOTHING, QUICK_SECONDS, DatasetReader, Made, Reader
+from energize.core.reader import (
+    NOTHING,
+    QUICK_SECONDS,
+    DatasetReader,
+    ItemOrigin,
+    Reader,
+)
 from energize.core.stream import State
 from energize.core.trace import (
     READY,
@@ -39,7 +45,7 @@ _SIZE_DECAY = 0.7
 """Share of the former estimate of an item's bytes that is kept with each reply."""
 
 
-QueuedItem = tuple[Any, State | None, Made]
+QueuedItem = tuple[Any, State | None, ItemOrigin]
 """An item that was read ahead, the state of the lane after it (None for an indexed
 dataset), and what the item is made of."""
 
@@ -58,7 +64,7 @@ class QueuedReader(Reader[T]):
     def __init__(self, state: State | None, queue: deque[QueuedItem]) -> None:
         self._state = state
         self._queue = queue
-        self.made: Made = NOTHING
+        self.made: ItemOrigin = NOTHING
 
     @abstractmethod
     def _fill(self) -> bool:
@@ -68,12 +74,12 @@ class QueuedReader(Reader[T]):
         reader is then that of the next epoch.
         """
 
-    def has_next(self, after: int = 0) -> bool:
+    def has_next(self, count: int = 0) -> bool:
         """Return whether another item follows the next `after` items.
 
         Reads on until this is known.
         """
-        while len(self._queue) <= after:
+        while len(self._queue) <= count:
             if not self._fill():
                 return False
         return True
@@ -93,10 +99,10 @@ class QueuedReader(Reader[T]):
 
     @property
     def origin(self) -> tuple[Origin, ...]:
-        made = self.made
-        if isinstance(made, int):
-            return (Origin(0, made),)
-        return tuple(Origin(*made[n : n + 4]) for n in range(0, len(made), 4))
+        numbers = self.made
+        if isinstance(numbers, int):
+            return (Origin(0, numbers),)
+        return tuple(Origin(*numbers[n : n + 4]) for n in range(0, len(numbers), 4))
 
 
 class LocalReader(QueuedReader[T]):
@@ -119,14 +125,14 @@ class LocalReader(QueuedReader[T]):
         many = self._at_once
         began = time.monotonic()
         try:
-            items, states, made = self._reader.several(many, QUICK_SECONDS)
+            items, states, origins = self._reader.several(many, QUICK_SECONDS)
         except StopIteration:
             if not self._queue:
                 self._state = self._reader.state()
             return False
         if time.monotonic() - began < QUICK_SECONDS:
             self._at_once = min(2 * many, self._reader.most_at_once)
-        self._queue.extend(zip(items, states or repeat(None), made, strict=False))
+        self._queue.extend(zip(items, states or repeat(None), origins, strict=False))
         return True
 
     def close(self) -> None:

@@ -88,28 +88,28 @@ class RemapReport:
 
     def lines(self) -> list[str]:
         """Return one line for each source, and for each share that is another one."""
-        told = [
+        lines = [
             f"{name}: goes on after {count:,} samples"
             for name, count in self.kept.items()
         ]
-        told += [f"{name}: added, starts at its beginning" for name in self.added]
+        lines += [f"{name}: added, starts at its beginning" for name in self.added]
         other = "its samples or their order changed, starts at its beginning"
-        told += [f"{name}: {other}" for name in self.restarted]
-        told += [
+        lines += [f"{name}: {other}" for name in self.restarted]
+        lines += [
             f"{name}: dropped after {n:,} samples" for name, n in self.dropped.items()
         ]
-        for name, (before, now) in self.reweighted.items():
-            told.append(f"{name}: share {before:.4g} -> {now:.4g}")
+        for name, (saved, current) in self.reweighted.items():
+            lines.append(f"{name}: share {saved:.4g} -> {current:.4g}")
         if self.left_out:
-            told.append(
+            lines.append(
                 f"each source leaves out {self.left_out} of its samples, see left_out"
             )
         if self.ended:
             changes = "change" if self.ended == 1 else "changes"
-            told.append(
+            lines.append(
                 f"{self.ended} {changes} of weights, made while it ran, not kept"
             )
-        return told
+        return lines
 
     def __str__(self) -> str:
         return "\n".join(self.lines())
@@ -135,29 +135,31 @@ def remapped(
         StateError: If the places of sources are unknown, or mean nothing in this
             dataset.
     """
-    places_before = _saved_places(cursor)
+    saved_counts = _saved_places(cursor)
     lanes = StreamPosition.loaded(cursor) if "lanes" in cursor else None
     _check_comparable(dataset, lanes)
     position = counter_field(cursor, "position")
     mix, parts, begin = _new_places(dataset, cursor, lanes)
-    places_before = _without(places_before, parts, replaced)
-    _check_any_kept(parts, places_before)
+    saved_counts = _without(saved_counts, parts, replaced)
+    _check_any_kept(parts, saved_counts)
     node = dataset
     items = position
     if mix is not None and lanes is not None:
         node = mix.node
         items = begin * lanes.lanes
-    moves, left_out = _moves(node, items, parts, places_before)
+    moves, left_out = _moves(node, items, parts, saved_counts)
     remaining = _without_keys(cursor, _OF_THE_MIX)
     remaining |= Edits(moves=tuple(moves)).saved()
     if lanes is None:
         _check_settled(dataset, position, parts)
     else:
-        after = moved(dataset, {move.part: move for move in moves})
-        order = _old_numbers(parts, places_before)
-        remaining["cursors"] = _led_lanes(after, lanes, order, begin if mix else None)
+        edited = moved(dataset, {move.part: move for move in moves})
+        order = _old_numbers(parts, saved_counts)
+        remaining["cursors"] = _remap_lanes(
+            edited, lanes, order, begin if mix else None
+        )
     report = replace(
-        _report(dataset, saved, cursor, places_before, parts), left_out=left_out
+        _report(dataset, saved, cursor, saved_counts, parts), left_out=left_out
     )
     if is_first_rank():
         text = "a saved state goes on in an edited mix:\n  %s"
@@ -179,16 +181,16 @@ def _old_numbers(
 
 def _saved_places(cursor: State) -> dict[str, int]:
     """Return how many items of each part the saved run had taken."""
-    places_before = cursor.get("places")
-    if not isinstance(places_before, dict):
+    saved_counts = cursor.get("places")
+    if not isinstance(saved_counts, dict):
         raise StateError(
             "the saved state does not say where each of its sources stands: it is that "
             f"of a mix of more than {MOST_PARTS} sources, or of one whose epochs end. "
             "Resume the mix as it was"
         )
-    for name in places_before:
-        counter_field(places_before, name)
-    return places_before
+    for name in saved_counts:
+        counter_field(saved_counts, name)
+    return saved_counts
 
 
 def _check_comparable(dataset: Dataset[Any], lanes: StreamPosition | None) -> None:
@@ -208,10 +210,10 @@ def _check_comparable(dataset: Dataset[Any], lanes: StreamPosition | None) -> No
 
 
 def _check_any_kept(
-    parts: Sequence[PartPosition], places_before: Mapping[str, int]
+    parts: Sequence[PartPosition], saved_counts: Mapping[str, int]
 ) -> None:
     """Raise `StateError` if no part of the new mix was in the saved one."""
-    if any(part.digest in places_before for part in parts):
+    if any(part.digest in saved_counts for part in parts):
         return
     names = ", ".join(part.name for part in parts[:_SHOWN])
     raise StateError(
@@ -288,24 +290,25 @@ def _without(
     sources are of no part of the new mix.
     """
     gone = {source.identity for source in replaced}
-    others = {
-        each.digest
-        for each in new
-        if gone & {source.identity for source in each.sources}
+    replaced_digests = {
+        part.digest
+        for part in new
+        if gone & {source.identity for source in part.sources}
     }
     return {
-        f"{name}, replaced" if name in others else name: n for name, n in old.items()
+        f"{name}, replaced" if name in replaced_digests else name: n
+        for name, n in old.items()
     }
 
 
 def _check_settled(
-    dataset: Dataset[Any], position: int, now: Sequence[PartPosition]
+    dataset: Dataset[Any], position: int, parts: Sequence[PartPosition]
 ) -> None:
     """Raise `StateError` where what the next item is made of was settled before: where
     it takes nothing that was not taken already.
     """
-    if [each.items for each in part_positions(dataset, position + 1)] == [
-        each.items for each in now
+    if [part.items for part in part_positions(dataset, position + 1)] == [
+        part.items for part in parts
     ]:
         raise StateError(
             "the saved state is in the middle of a global batch that was levelled, and "
@@ -314,7 +317,7 @@ def _check_settled(
         )
 
 
-def _led_lanes(
+def _remap_lanes(
     dataset: Dataset[Any],
     state: StreamPosition,
     order: Sequence[int | None],
@@ -327,55 +330,53 @@ def _led_lanes(
     stream = without_loops(dataset)
     cursors: list[State | None] = []
     for lane in range(state.lanes):
-        before = state.cursors.get(lane)
-        if before is None and begin is None:
+        saved = state.cursors.get(lane)
+        if saved is None and begin is None:
             cursors.append(None)
             continue
         with closing(
             open_lane(stream, Lane(lane, state.lanes), None, SILENT, endless=True)
         ) as new:
-            tree = _led(new.state(), before or {}, order)
+            tree = _remap_state(new.state(), saved or {}, order)
         if begin is not None:
             round_of(tree)["round"] = begin
         cursors.append(tree)
     return packed({"cursors": cursors if state.cursors else []})
 
 
-def _led(fresh: State, before: State, order: Sequence[int | None]) -> State:
+def _remap_state(fresh: State, saved: State, order: Sequence[int | None]) -> State:
     """Return a state in which nothing was read, with what a lane has counted before and
     the states of the inputs that it had.
     """
-    found = {
-        name: before.get(name, value)
-        for name, value in fresh.items()
-        if name in _COUNTS
+    counts = {
+        name: saved.get(name, value) for name, value in fresh.items() if name in _COUNTS
     }
     if "inputs" in fresh:
-        inputs = state_field({"inputs": [], **before}, "inputs", list)
+        inputs = state_field({"inputs": [], **saved}, "inputs", list)
         by_number: dict[int | None, Any] = dict(enumerate(inputs))
-        return fresh | found | {"inputs": [by_number.get(number) for number in order]}
+        return fresh | counts | {"inputs": [by_number.get(number) for number in order]}
     if "input" in fresh:
-        inner = state_field({"input": {}, **before}, "input", dict)
-        found["input"] = _led(fresh["input"], inner, order)
-    return fresh | found
+        inner = state_field({"input": {}, **saved}, "input", dict)
+        counts["input"] = _remap_state(fresh["input"], inner, order)
+    return fresh | counts
 
 
 def _report(
     dataset: Dataset[Any],
     saved: Tree,
     cursor: State,
-    places_before: Mapping[str, int],
+    saved_counts: Mapping[str, int],
     parts: Sequence[PartPosition],
 ) -> RemapReport:
     changes = Edits.loaded(cursor).changes
-    dropped = _dropped(saved, places_before, parts)
-    own_names = _own_names(parts)
-    labels = {name: label for label, name in own_names.items()}
-    new = [part.name for part in parts if part.digest not in places_before]
-    restarted = [name for name in new if own_names[name] in dropped]
+    dropped = _dropped(saved, saved_counts, parts)
+    names = _source_names(parts)
+    labels = {name: label for label, name in names.items()}
+    new = [part.name for part in parts if part.digest not in saved_counts]
+    restarted = [name for name in new if names[name] in dropped]
     restarted_names = [name for name, label in labels.items() if label in restarted]
     return RemapReport(
-        kept=_kept(parts, places_before),
+        kept=_continued_counts(parts, saved_counts),
         added=tuple(_without_names(new, restarted)),
         dropped=_without_keys(dropped, restarted_names),
         restarted=tuple(restarted),
@@ -384,21 +385,21 @@ def _report(
     )
 
 
-def _own_names(parts: Sequence[PartPosition]) -> dict[str, str]:
+def _source_names(parts: Sequence[PartPosition]) -> dict[str, str]:
     """Return the names of the sources of each part, which configs use, by its label."""
     return {
         part.name: ", ".join([source.name for source in part.sources]) for part in parts
     }
 
 
-def _kept(
-    parts: Sequence[PartPosition], places_before: Mapping[str, int]
+def _continued_counts(
+    parts: Sequence[PartPosition], saved_counts: Mapping[str, int]
 ) -> dict[str, int]:
     """Return what was taken of the parts that the saved mix had, by label."""
     return {
-        part.name: places_before[part.digest]
+        part.name: saved_counts[part.digest]
         for part in parts
-        if part.digest in places_before
+        if part.digest in saved_counts
     }
 
 
@@ -413,24 +414,24 @@ def _reweighted(
     labels: Mapping[str, str],
 ) -> dict[str, tuple[float, float]]:
     """Return the shares before and now of the parts whose share differs, by label."""
-    before = shares_of(_last_weights(saved, changes))
-    now = shares_of(weights_of(config_tree(dataset)))
+    old_shares = shares_of(_last_weights(saved, changes))
+    new_shares = shares_of(weights_of(config_tree(dataset)))
     return {
-        labels.get(name, name): (before[name], share)
-        for name, share in now.items()
-        if name in before and not math.isclose(before[name], share)
+        labels.get(name, name): (old_shares[name], share)
+        for name, share in new_shares.items()
+        if name in old_shares and not math.isclose(old_shares[name], share)
     }
 
 
 def _dropped(
-    saved: Tree, places_before: Mapping[str, int], parts: Sequence[PartPosition]
+    saved: Tree, saved_counts: Mapping[str, int], parts: Sequence[PartPosition]
 ) -> dict[str, int]:
     """Return what was taken of the saved parts that are gone, by their own names."""
     digests = {part.digest for part in parts}
-    names = _names(saved, places_before)
+    names = _names(saved, saved_counts)
     return {
         name: count
-        for name, (digest, count) in zip(names, places_before.items(), strict=True)
+        for name, (digest, count) in zip(names, saved_counts.items(), strict=True)
         if digest not in digests
     }
 
@@ -449,5 +450,5 @@ def _names(tree: Any, old: Mapping[str, int]) -> Iterator[str]:
     them.
     """
     names = list(leaf_names(tree))
-    known = len(names) == len(old)
-    yield from names if known else (f"source {digest}" for digest in old)
+    has_names = len(names) == len(old)
+    yield from names if has_names else (f"source {digest}" for digest in old)

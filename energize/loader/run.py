@@ -32,7 +32,7 @@ from energize.core.description import digest, label_of
 from energize.core.lanes import Lane, Ranks
 from energize.core.node import INFINITE
 from energize.core.randomness import read_in_window
-from energize.core.reader import Made, flat, open_lane
+from energize.core.reader import ItemOrigin, flat, open_lane
 from energize.core.restoring import without_loops
 from energize.core.stores import activate
 from energize.core.stream import (
@@ -54,7 +54,7 @@ from energize.errors import (
     StateError,
     WeightError,
 )
-from energize.loader.agreement import Agreement, alike
+from energize.loader.agreement import Agreement, ranks_by_value
 from energize.loader.epochs import global_items, plan_epoch
 from energize.loader.position import LaneState, RunPosition, StreamPosition, items_of
 from energize.loader.settings import LoaderSettings
@@ -71,7 +71,7 @@ class Copy(NamedTuple, Generic[T]):
     """An item that fills missing places, what it is made of, and where it is read."""
 
     item: T
-    made: Made
+    made: ItemOrigin
     before: LaneState
 
 
@@ -82,25 +82,25 @@ class Run(Generic[T]):
 
     def __init__(
         self,
-        given: Dataset[T],
+        original: Dataset[T],
         settings: LoaderSettings,
         context: ReadContext,
         workers: int,
     ) -> None:
-        self.given = given
+        self.original = original
         self.edits = NOT_EDITED
-        self.dataset = given
+        self.dataset = original
         self.settings = settings
         self.context = context
         self.workers = workers
-        self.loop = tree.steps_per_loop(given)
-        self.endless = tree.never_ends(given)
+        self.loop = tree.steps_per_loop(original)
+        self.endless = tree.never_ends(original)
         # Positions of an indexed dataset go on after an epoch. A stream is opened
         # without the cut.
-        self.base: Any = given if given.indexed else without_loops(given)
+        self.base: Any = original if original.indexed else without_loops(original)
         self.stream = self.base
         self._global_items = global_items(
-            given,
+            original,
             settings.delivery.global_batch_size,
             settings.delivery.micro_batch_size,
         )
@@ -115,10 +115,10 @@ class Run(Generic[T]):
         if edits == self.edits:
             return self
         other = copy.copy(self)
-        other.dataset = edits.applied(self.given, self.edits, self.dataset)
+        other.dataset = edits.applied(self.original, self.edits, self.dataset)
         other.edits = edits
         other.stream = (
-            other.dataset if self.given.indexed else without_loops(other.dataset)
+            other.dataset if self.original.indexed else without_loops(other.dataset)
         )
         return other
 
@@ -140,50 +140,54 @@ class Run(Generic[T]):
             step if self.loop is None else step % self.loop
         )  # a loop may have had another length
         if not self.dataset.indexed:
-            place = StreamPosition.loaded(state)
-            asked = self.settings.delivery.lanes
-            if asked not in (None, place.lanes):
+            stream_position = StreamPosition.loaded(state)
+            requested = self.settings.delivery.lanes
+            if requested not in (None, stream_position.lanes):
                 raise StateError(
-                    f"the saved state is of a run of {place.lanes} lanes, and "
-                    f"lanes={asked} is given; their number is fixed when a run starts. "
-                    "Leave lanes out"
+                    f"the saved run has {stream_position.lanes} lanes, got "
+                    f"lanes={requested}. The number is fixed when a run starts: leave "
+                    "lanes out"
                 )
-            for lane, cursor in place.cursors.items():
+            for lane, cursor in stream_position.cursors.items():
                 self.open_lane(
-                    lane, place.lanes, cursor, SILENT
+                    lane, stream_position.lanes, cursor, SILENT
                 ).close()  # what is wrong shows here
-            return replace(place, step=step)
+            return replace(stream_position, step=step)
         dataset = cast("IndexedDataset[T]", self.dataset)
         position = counter_field(state, "position")
         tree.check_state(dataset, state)
-        kept = tree.state_at(dataset, position)
+        position_state = tree.state_at(dataset, position)
         offset = state.get("offset", 0)
         if self.loop is not None:
-            return kept | {"step": step}
-        kept |= {"begun": state["begun"]} if state.get("begun") else {}
-        return kept | {"offset": offset % dataset.size} if offset else kept
+            return position_state | {"step": step}
+        position_state |= {"begun": state["begun"]} if state.get("begun") else {}
+        return (
+            position_state | {"offset": offset % dataset.size}
+            if offset
+            else position_state
+        )
 
-    def items_at(self, place: RunPosition) -> int:
+    def items_at(self, position: RunPosition) -> int:
         """Return how many items of all ranks come before a place; of a stream whose
         length only reading tells, those of the epoch.
         """
-        items = items_of(self.dataset, place)
-        return cast("StreamPosition", place).position if items is None else items
+        items = items_of(self.dataset, position)
+        return cast("StreamPosition", position).position if items is None else items
 
     def start(self) -> RunPosition:
         """Return the place before the first item."""
         if self.dataset.indexed:
             state = tree.state_at(self.dataset, 0)
             return state if self.loop is None else state | {"step": 0}
-        return StreamPosition(self.settings.delivery.lanes or lanes_of(self.given))
+        return StreamPosition(self.settings.delivery.lanes or lanes_of(self.original))
 
-    def saved(self, place: RunPosition, agreement: Agreement | None) -> State:
+    def saved(self, position: RunPosition, agreement: Agreement | None) -> State:
         """Return a place as plain data, gathered from all ranks if each knows some
         lanes only.
         """
-        lanes = place if isinstance(place, StreamPosition) else None
-        items = self.items_at(place)
-        state = place
+        lanes = position if isinstance(position, StreamPosition) else None
+        items = self.items_at(position)
+        state = position
         if lanes is not None:
             if (
                 agreement is not None
@@ -192,30 +196,30 @@ class Run(Generic[T]):
             ):
                 lanes = lanes.gathered(agreement)
             state = lanes.saved()
-        kept = saved_part_positions(self.dataset, items, lanes)
-        return cast("State", state) | self.edits.saved() | kept
+        part_counts = saved_part_positions(self.dataset, items, lanes)
+        return cast("State", state) | self.edits.saved() | part_counts
 
     def check_alike(
-        self, place: RunPosition, ranks: Ranks, agreement: Agreement, *, loaded: bool
+        self, position: RunPosition, ranks: Ranks, agreement: Agreement, *, loaded: bool
     ) -> None:
         """Raise on all ranks when they do not begin the same loop of the same run:
         `ConfigError` naming ranks and arguments, `StateError` if they have loaded
         different states.
         """
         config = self.dataset.order_config
-        at = place
-        if isinstance(place, StreamPosition):
-            at = place.saved() if loaded else place.place
-        said = {
-            "lanes": place.lanes if isinstance(place, StreamPosition) else None,
+        at = position
+        if isinstance(position, StreamPosition):
+            at = position.saved() if loaded else position.place
+        values = {
+            "lanes": position.lanes if isinstance(position, StreamPosition) else None,
             "uneven": self.settings.delivery.uneven,
             "global_batch_size, in micro batches": self.filled,
             "steps of a loop": self.loop,
             "the place": at,
         }
-        who = "the beginning of a loop"
-        number = int(digest([config.fingerprint, said])[:12], 16)
-        rows = agreement.numbers([ranks.rank, ranks.world_size, number], who)
+        purpose = "the beginning of a loop"
+        number = int(digest([config.fingerprint, values])[:12], 16)
+        rows = agreement.numbers([ranks.rank, ranks.world_size, number], purpose)
         if [row[:2] for row in rows] != [
             [rank, len(rows)] for rank in range(len(rows))
         ]:
@@ -227,8 +231,10 @@ class Run(Generic[T]):
                 "ranks that read different data"
             )
         if len({number for *_, number in rows}) > 1:
-            told = agreement.trees([config.fingerprint, config.text, said], who)
-            raise _apart(told, loaded=loaded)
+            statements = agreement.trees(
+                [config.fingerprint, config.text, values], purpose
+            )
+            raise _different_runs(statements, loaded=loaded)
 
     def plan(
         self, ranks: Ranks, position: int, size: int, offset: int = 0, begun: int = 0
@@ -244,27 +250,29 @@ class Run(Generic[T]):
             begun=begun,
         )
 
-    def beginning_loop(self, place: RunPosition) -> RunPosition:
+    def beginning_loop(self, cursor: RunPosition) -> RunPosition:
         """Return a place as one where a loop begins: of full length, wherever the one
         before was left.
         """
-        if isinstance(place, StreamPosition):
-            return replace(place, step=0, offset=0 if self.endless else place.position)
+        if isinstance(cursor, StreamPosition):
+            return replace(
+                cursor, step=0, offset=0 if self.endless else cursor.position
+            )
         if self.endless:
-            return place if self.loop is None else place | {"step": 0}
-        position = counter_field(place, "position")
+            return cursor if self.loop is None else cursor | {"step": 0}
+        position = counter_field(cursor, "position")
         offset = position % self.dataset.size if position else 0
-        return place | {"offset": offset, "begun": 0}
+        return cursor | {"offset": offset, "begun": 0}
 
-    def within_loop(self, place: RunPosition) -> bool:
+    def within_loop(self, position: RunPosition) -> bool:
         """Return whether a loop that began at the first item is on its way at a
         place.
         """
-        if isinstance(place, StreamPosition):
-            return bool(place.position if self.loop is None else place.step)
+        if isinstance(position, StreamPosition):
+            return bool(position.position if self.loop is None else position.step)
         if self.loop is not None:
-            return bool(place["step"])
-        return bool(place.get("begun") or place["position"] % self.dataset.size)
+            return bool(position["step"])
+        return bool(position.get("begun") or position["position"] % self.dataset.size)
 
     def steps(self, ranks: Ranks) -> int:
         """Return the steps of a whole loop on this rank, or of one pass if that never
@@ -311,7 +319,7 @@ class Run(Generic[T]):
             "'allow'"
         )
 
-    def first_unread_slot(self, place: Any, found: NamedBlend) -> int:
+    def first_unread_slot(self, run_position: Any, named: NamedBlend) -> int:
         """Return the first slot of a blend that no lane known here needed for what it
         delivered.
 
@@ -321,13 +329,13 @@ class Run(Generic[T]):
         as there are lanes; the slot is the first one of a round that no lane has begun.
         """
         nodes: list[Any] = [self.dataset]
-        for number in found.way:
+        for number in named.way:
             nodes.append(nodes[-1].inputs[number])
         finders = [
             depth for depth, node in enumerate(nodes[:-1]) if node.reached(0) is None
         ]
         depth = finders[-1] + 1
-        above = found.way[:depth]
+        above = named.way[:depth]
         branches = [
             n for n, node in zip(above, nodes, strict=False) if len(node.inputs) > 1
         ]
@@ -340,22 +348,22 @@ class Run(Generic[T]):
 
         def first_unread(lane: int, state: State | None) -> int | None:
             with closing(
-                marked_run.open_lane(lane, place.lanes, state, reading)
+                marked_run.open_lane(lane, run_position.lanes, state, reading)
             ) as cursor:
                 position: int | None = cursor.stream.first_unread(iter(branches))
             return position
 
-        for lane, state in (place.cursors or {0: None}).items():
+        for lane, state in (run_position.cursors or {0: None}).items():
             position = read_in_window(partial(first_unread, lane, state))
             if position is None:
                 raise ConfigError(
-                    f"the weights of {found.label} cannot change in this run: which of "
+                    f"the weights of {named.label} cannot change in this run: which of "
                     "its slots come next is not known below "
                     f"{type(nodes[depth - 1]).__name__}, which is a stream and has no "
                     "`taken`. Give it one (see IndexedDataset.taken)"
                 )
             reached = max(reached, position)
-        return cast("int", slot_after(nodes[depth], found.way[depth:], reached))
+        return cast("int", slot_after(nodes[depth], named.way[depth:], reached))
 
     def open_lane(
         self, lane: int, lanes: int, state: State | None, reading: ReadContext
@@ -401,21 +409,21 @@ class _MarkedStream(LaneStream[T]):
         return cast("State", self._input.state())
 
 
-def check_goes_on(dataset: Any, found: NamedBlend) -> None:
+def check_goes_on(dataset: Any, named: NamedBlend) -> None:
     """Raise `ConfigError` for a blend that ends, or whose first slots come again."""
-    if not getattr(found.blend, "_endless", True):
+    if not getattr(named.blend, "is_endless", True):
         raise ConfigError(
-            f"{found.label} ends (by stop={found.blend.stop!r} or max_epochs), and "
+            f"{named.label} ends (by stop={named.blend.stop!r} or max_epochs), and "
             "where its epochs end goes by its weights: they can change only in one "
             "that never ends. Use stop='restart' without max_epochs, and cut loops "
             "with virtual_epoch_length"
         )
-    for number in found.way:
+    for number in named.way:
         if isinstance(dataset, LimitDataset) or (
             dataset.indexed and dataset.reached(0) is None
         ):
             raise ConfigError(
-                f"the weights of {found.label} cannot change in this run: epochs above "
+                f"the weights of {named.label} cannot change in this run: epochs above "
                 "it read its first slots again (LimitDataset, RepeatDataset, "
                 "ConcatDataset), so none is the next one; blend what is limited, "
                 "repeated or concatenated instead"
@@ -423,16 +431,18 @@ def check_goes_on(dataset: Any, found: NamedBlend) -> None:
         dataset = dataset.inputs[number]
 
 
-def check_same_change(agreement: Agreement, step: int, said: str) -> None:
+def check_same_change(agreement: Agreement, step: int, request: str) -> None:
     """Raise `LoaderError` on all ranks unless all say the same of weights at the same
     step.
     """
-    told = agreement.trees(
-        [f"{said[:400]}, before step {step}", digest(said)], "set_weights"
+    requests = agreement.trees(
+        [f"{request[:400]}, before step {step}", digest(request)], "set_weights"
     )
-    groups = alike([tuple(each) for each in told])
+    groups = ranks_by_value([tuple(text) for text in requests])
     if len(groups) > 1:
-        shown = "\n".join(f"  ranks {who}: {each}" for (each, _), who in groups.items())
+        shown = "\n".join(
+            f"  ranks {ranks}: {text}" for (text, _), ranks in groups.items()
+        )
         raise LoaderError(
             "set_weights: all ranks call it after the same number of steps and say "
             f"the same; nothing was changed. They said\n{shown}"
@@ -445,27 +455,32 @@ def _differing_values(
     """Return the values that differ between ranks, a line for each name."""
     lines = []
     for name in names:
-        groups = alike([json.dumps(values[name]) for values in of_ranks])
+        groups = ranks_by_value([json.dumps(values[name]) for values in of_ranks])
         if len(groups) > 1:
-            texts = [f"{value[:80]} on ranks {who}" for value, who in groups.items()]
+            texts = [
+                f"{value[:80]} on ranks {ranks}" for value, ranks in groups.items()
+            ]
             lines.append(f"{name}: {'; '.join(texts)}")
     return lines
 
 
-def _apart(told: Sequence[Any], *, loaded: bool) -> EnergizeError:
+def _different_runs(statements: Sequence[Any], *, loaded: bool) -> EnergizeError:
     """Return the error of ranks that do not begin the same loop, by what each of them
     said.
     """
-    (mark, text, first) = told[0]
-    lines = _differing_values(first, [values for *_, values in told])
-    other = next((rank for rank, each in enumerate(told) if each[0] != mark), None)
+    (mark, text, first) = statements[0]
+    lines = _differing_values(first, [values for *_, values in statements])
+    other = next(
+        (rank for rank, statement in enumerate(statements) if statement[0] != mark),
+        None,
+    )
     if other is not None:
-        was = unpacked(text, "config")
-        now = unpacked(told[other][1], "config")
-        found = islice(dict.fromkeys(differences(was, now)), _MOST)
+        config = unpacked(text, "config")
+        other_config = unpacked(statements[other][1], "config")
+        lines_of_mix = islice(dict.fromkeys(differences(config, other_config)), _MOST)
         lines += [
             f"the mix of rank 0 (was) and of rank {other} (is): {line}"
-            for line in found
+            for line in lines_of_mix
         ]
     shown = "\n  ".join(lines)
     if loaded and len(lines) == 1 and shown.startswith("the place"):

@@ -87,7 +87,7 @@ class DeliverySettings:
             count `current_batch_index` separately.
         continues_loops: Whether a loop ends where the previous loop, left early, would
             have ended.
-        apart: Whether the loader reads for another loader and shares nothing with
+        standalone: Whether the loader reads for another loader and shares nothing with
             other ranks. Its state is valid for itself only.
     """
 
@@ -98,7 +98,7 @@ class DeliverySettings:
     role: Role | None = None
     call_config: InstanceOf[WorkerConfig] | None = None
     continues_loops: StrictBool = False
-    apart: bool = False
+    standalone: bool = False
 
 
 @dataclass(frozen=True)
@@ -171,13 +171,13 @@ def checked_settings(**arguments: Any) -> LoaderSettings:
     try:
         return _SETTINGS.validate_python(groups)
     except ValidationError as error:
-        found = [
+        located = [
             fault._replace(
                 path=fault.path[1:] if fault.path[0] in _GROUPS else fault.path
             )
             for fault in faults(error, _SETTINGS, groups)
         ]
-        raise ConfigError(fault_report(found, "get_loader", {})) from None
+        raise ConfigError(fault_report(located, "get_loader", {})) from None
 
 
 def checked_failures(
@@ -204,11 +204,15 @@ def checked_failures(
 
 
 def configured(
-    dataset: Dataset[T], given: WorkerConfig | None
+    dataset: Dataset[T], worker_config: WorkerConfig | None
 ) -> tuple[Dataset[T], WorkerConfig]:
     """Return the dataset and the config that it is read with; see `get_loader`."""
     carried = dataset.worker_config
-    config = (carried or WorkerConfig()) if given is None else checked_config(given)
+    config = (
+        (carried or WorkerConfig())
+        if worker_config is None
+        else checked_config(worker_config)
+    )
     if carried is None:
         return dataset.reseeded(
             config.seed_offset

@@ -39,7 +39,7 @@ from energize.core.lazy import torch
 from energize.core.node import INFINITE
 from energize.core.reader import (
     DatasetReader,
-    Made,
+    ItemOrigin,
     PositionReader,
     StreamReader,
     open_lane,
@@ -348,7 +348,7 @@ class Reply:
     lane: int | None
     items: list[Any] = field(default_factory=list)
     states: list[State] = field(default_factory=list)
-    origins: list[Made] = field(default_factory=list)
+    origins: list[ItemOrigin] = field(default_factory=list)
     end: State | None = None
     error: ShippedError | None = None
     notes: ReplyNotes = field(default_factory=ReplyNotes)
@@ -412,8 +412,8 @@ class Regions:
         room = {number: len(self._regions[number]) - _HEADER for number in free}
         fitting = [n for n in free if size <= room[n] <= max(size, 1) * _MOST_WASTE]
         best = min(fitting, key=room.__getitem__, default=None)
-        kept = max(_FREE_REGIONS, len(self._regions) - len(free))
-        for number in [n for n in free if n != best][: max(0, len(free) - kept)]:
+        limit = max(_FREE_REGIONS, len(self._regions) - len(free))
+        for number in [n for n in free if n != best][: max(0, len(free) - limit)]:
             del self._regions[number]
             self.dropped.append(number)
         return best
@@ -449,9 +449,9 @@ class ReceivedRegions:
         buffers, dropped = pickle.loads(data[length:end])  # noqa: S301 - from our own worker
         for number in dropped:
             self._regions.pop(number, None)
-        views = [self.view(each).data for each in buffers]
+        views = [self.view(buffer).data for buffer in buffers]
         value = pickle.loads(data[:length], buffers=views)  # noqa: S301 - from our own worker
-        return value, len(data) + sum(each.size for each in buffers)
+        return value, len(data) + sum(buffer.size for buffer in buffers)
 
 
 def _free(memory: Bytes, owner: int) -> None:
@@ -494,9 +494,9 @@ def _tensor(data: Any, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tens
     return torch.frombuffer(data, dtype=dtype).reshape(shape)
 
 
-def _apart(
+def _dump_buffers(
     value: Any,
-    kind: type[pickle.Pickler],
+    pickler: type[pickle.Pickler],
     file: BinaryIO,
     put: Callable[[memoryview], T],
 ) -> list[T]:
@@ -511,7 +511,7 @@ def _apart(
             places.append(put(raw))
         return raw.nbytes <= SMALL
 
-    kind(file, 5, buffer_callback=stays).dump(value)
+    pickler(file, 5, buffer_callback=stays).dump(value)
     return places
 
 
@@ -520,7 +520,7 @@ def dumps(value: Any, regions: Regions) -> memoryview:
     `ReceivedRegions`.
     """
     file = io.BytesIO()
-    sent = _apart(value, _Pickler, file, regions.put)
+    sent = _dump_buffers(value, _Pickler, file, regions.put)
     length = file.tell()
     pickle.dump((sent, regions.dropped), file, 5)
     regions.dropped = []
@@ -537,11 +537,11 @@ class _DatasetPickler(pickle.Pickler):
     """
 
     def reducer_override(self, obj: Any) -> Any:
-        known = vars(obj).get("_column_cache") if isinstance(obj, Source) else None
-        made: tuple[Any, ...] = tuple(obj.__reduce_ex__(5)) if known else ()
-        if len(made) < 3 or not isinstance(made[2], dict):
+        columns = vars(obj).get("_column_cache") if isinstance(obj, Source) else None
+        reduced: tuple[Any, ...] = tuple(obj.__reduce_ex__(5)) if columns else ()
+        if len(reduced) < 3 or not isinstance(reduced[2], dict):
             return NotImplemented
-        return *made[:2], {**made[2], "_column_cache": known}
+        return *reduced[:2], {**reduced[2], "_column_cache": columns}
 
 
 def stored(value: Any) -> BinaryIO:
@@ -555,7 +555,7 @@ def stored(value: Any) -> BinaryIO:
         file.write(bytes(-file.tell() % _HEADER))
         return file.tell(), file.write(raw)
 
-    places = _apart(value, _DatasetPickler, head, put)
+    places = _dump_buffers(value, _DatasetPickler, head, put)
     data = pickle.dumps((head.getbuffer().tobytes(), places))
     file.write(data + _LENGTH.pack(len(data)))
     file.flush()

@@ -113,7 +113,7 @@ def _details(dataset: Dataset[Any]) -> State:
     it was made of.
     """
     config = dataset.order_config
-    functions = [each[:300] for each in config.functions]
+    functions = [function[:300] for function in config.functions]
     while len("".join(functions)) > _DETAILS_LENGTH:
         functions = functions[: len(functions) // 2]
     records = _records(dataset)
@@ -131,15 +131,15 @@ def _records(dataset: Dataset[Any]) -> dict[str, str]:
     identity, where that is known; nothing for a mix of very many, so that states stay
     small.
     """
-    known = [getattr(source, "record", None) for source in dataset.sources]
-    if len(known) > _MOST_RECORDS:
+    source_records = [getattr(source, "record", None) for source in dataset.sources]
+    if len(source_records) > _MOST_RECORDS:
         return {}
-    found: dict[str, set[str | None]] = {}
-    for source, record in zip(dataset.sources, known, strict=True):
-        found.setdefault(_key_of(source), set()).add(record)
+    records_of: dict[str, set[str | None]] = {}
+    for source, record in zip(dataset.sources, source_records, strict=True):
+        records_of.setdefault(_key_of(source), set()).add(record)
     return {
         key: digest(sorted(map(str, records)))[:6]
-        for key, records in found.items()
+        for key, records in records_of.items()
         if None not in records
     }
 
@@ -209,9 +209,9 @@ def cursor_of(state: State) -> State:
     cursor = unpacked(state_field(state, "cursor", str), "cursor")
     for name in cursor:
         if name not in _OF_CURSOR:
-            known = nearest(name, _OF_CURSOR)
+            hint = nearest(name, _OF_CURSOR)
             raise StateError(
-                f"the saved state's 'cursor' has {name[:80]!r}, which is none{known}"
+                f"the saved state's 'cursor' has {name[:80]!r}, which is none{hint}"
             )
     for name in ("lanes", "epoch", "position", "offset", "step", "slot", "begun"):
         if name in cursor:
@@ -252,20 +252,20 @@ def resumed(
     _check_on_mismatch(on_mismatch, strict=strict)
     state = checked_state(saved)
     cursor = with_names_of(dataset, cursor_of(state))
-    before = saved_details(state)
-    now = _details(dataset)
-    gone = _replaced(dataset, before, now)
-    found = _mismatches(dataset, state, cursor, before, gone)
-    if found and on_mismatch == "remap":
+    details = saved_details(state)
+    current = _details(dataset)
+    gone = _replaced(dataset, details, current)
+    mismatches = _mismatches(dataset, state, cursor, details, gone)
+    if mismatches and on_mismatch == "remap":
         return remapped(dataset, tree_of(state), cursor, gone)
-    loop: Any = before.get("loop", INFINITE) or 1
+    loop: Any = details.get("loop", INFINITE) or 1
     step: Any = cursor.get("step", 0 if loop in (1, INFINITE) else loop)
-    if found:
-        _refuse(found, strict=strict)
+    if mismatches:
+        _refuse(mismatches, strict=strict)
         cursor.pop("places", None)  # they are of the mix as it was
     elif not isinstance(loop, int) or step >= loop:
         raise _no_place(f"step {step} of {loop}")
-    _warn_of_details(before, now)
+    _warn_of_details(details, current)
     return cursor, None
 
 
@@ -287,26 +287,28 @@ def check_place(dataset: Dataset[Any], cursor: State) -> None:
     """
     if "places" not in cursor:
         return
-    said = state_field(cursor, "places", dict)
+    saved_counts = state_field(cursor, "places", dict)
     lanes = StreamPosition.loaded(cursor) if "lanes" in cursor else None
-    kept = saved_part_positions(dataset, cursor.get("position", 0), lanes).get(
+    expected = saved_part_positions(dataset, cursor.get("position", 0), lanes).get(
         "places", {}
     )
     for (
         part,
-        found,
-    ) in said.items():  # parts that change after this place are others in the mix
-        counts = type(found) is int and 0 <= found < MOST_COUNTED
-        items = kept.get(part, found if counts else "another number")
-        if not counts or found != items:
-            told = str(found)[:80]
+        count,
+    ) in (
+        saved_counts.items()
+    ):  # parts that change after this place are others in the mix
+        counts = type(count) is int and 0 <= count < MOST_COUNTED
+        items = expected.get(part, count if counts else "another number")
+        if not counts or count != items:
+            shown = str(count)[:80]
             raise _no_place(
-                f"{told} samples of a source of which {items} have come there"
+                f"{shown} samples of a source of which {items} have come there"
             )
 
 
-def _no_place(said: str) -> StateError:
-    text = f"the saved state stands where the mix has no place: it says {said}"
+def _no_place(detail: str) -> StateError:
+    text = f"the saved state stands where the mix has no place: it says {detail}"
     return StateError(
         f"{text}; load it as it was saved: no state can be edited by hand"
     )
@@ -315,16 +317,16 @@ def _no_place(said: str) -> StateError:
 def differences(dataset: Dataset[Any], saved: object) -> list[str]:
     """Return what forbids to go on from a saved state over a dataset, a line each."""
     state = checked_state(saved)
-    before = saved_details(state)
-    now = _details(dataset)
-    gone = _replaced(dataset, before, now)
+    details = saved_details(state)
+    current = _details(dataset)
+    gone = _replaced(dataset, details, current)
     cursor = with_names_of(dataset, cursor_of(state))
-    return _mismatches(dataset, state, cursor, before, gone)
+    return _mismatches(dataset, state, cursor, details, gone)
 
 
-def _refuse(found: list[str], *, strict: bool | None) -> None:
-    shown = "\n".join(f"  {each}" for each in found[:_SHOWN])
-    more = len(found) - _SHOWN
+def _refuse(mismatches: list[str], *, strict: bool | None) -> None:
+    shown = "\n".join(f"  {line}" for line in mismatches[:_SHOWN])
+    more = len(mismatches) - _SHOWN
     text = (
         "the saved state belongs to another dataset, and positions in that one mean "
         "nothing in this one:\n"
@@ -343,9 +345,9 @@ def _refuse(found: list[str], *, strict: bool | None) -> None:
     _warn("%s\n  (it goes on all the same: strict=False)", text)
 
 
-def _warn(text: str, *told: object) -> None:
+def _warn(text: str, *arguments: object) -> None:
     if is_first_rank():
-        _log.warning(text, *told)
+        _log.warning(text, *arguments)
 
 
 def _mismatches(
@@ -359,25 +361,27 @@ def _mismatches(
     lines = _loops_that_differ(dataset, details) + _replaced_lines(replaced)
     if saved["fingerprint"] == dataset.order_config.fingerprint:
         return lines
-    before = tree_of(saved)
-    now = config_tree(dataset)
+    saved_config = tree_of(saved)
+    config = config_tree(dataset)
     changes = replace(Edits.loaded(cursor), moves=())
     if changes.changes:  # compare both after the changes of the run
         try:
             edited = changes.applied(dataset)
         except (ConfigError, WeightError) as reason:  # mostly a source that is gone
-            return lines + (_differences(dataset, before, now, None) or [str(reason)])
-        after = config_tree(edited)
-        before = _with_changes(before, now, after)
-        now = after
+            return lines + (
+                _differences(dataset, saved_config, config, None) or [str(reason)]
+            )
+        edited_config = config_tree(edited)
+        saved_config = _with_changes(saved_config, config, edited_config)
+        config = edited_config
         dataset = edited
     position = cursor.get("position")
     items = position if isinstance(position, int) and dataset.sized else None
     try:
-        now = unpacked(packed(now), "config")  # as JSON has it
-        differing = _differences(dataset, before, now, items)
+        config = unpacked(packed(config), "config")  # as JSON has it
+        differing = _differences(dataset, saved_config, config, items)
         if not differing and not lines:
-            later = "\n  ".join(_differences(dataset, before, now, None))
+            later = "\n  ".join(_differences(dataset, saved_config, config, None))
             _warn("after the place of the saved state other samples come:\n  %s", later)
     except (RecursionError, TypeError, ValueError, KeyError, AttributeError) as error:
         raise StateError(
@@ -395,11 +399,11 @@ def _replaced_lines(replaced: Sequence[Any]) -> list[str]:
 
 
 def _differences(
-    dataset: Dataset[Any], before: Tree, now: Tree, items: int | None
+    dataset: Dataset[Any], saved: Tree, current: Tree, items: int | None
 ) -> list[str]:
     """Return the differences of two configs that concern the order after `items`."""
-    found = islice(changed_until(dataset, before, now, items), _FOUND)
-    return list(dict.fromkeys(found))
+    lines = islice(changed_until(dataset, saved, current, items), _FOUND)
+    return list(dict.fromkeys(lines))
 
 
 def _with_changes(saved: Any, original: Any, changed: Any) -> Any:
@@ -411,11 +415,11 @@ def _with_changes(saved: Any, original: Any, changed: Any) -> Any:
     inputs = [tree.get("inputs") for tree in trees]
     if _are_all(list, inputs):
         result["inputs"] = list(map(_with_changes, *inputs))
-    before = original.get("changes")
-    now = changed.get("changes")
-    if before != now and isinstance(saved.get("changes"), list):
-        made = [change for change in now if change not in before]
-        result["changes"] = sorted([*saved["changes"], *made])
+    original_changes = original.get("changes")
+    changes = changed.get("changes")
+    if original_changes != changes and isinstance(saved.get("changes"), list):
+        new_changes = [change for change in changes if change not in original_changes]
+        result["changes"] = sorted([*saved["changes"], *new_changes])
     return result
 
 
@@ -423,17 +427,21 @@ def _are_all(of_type: type, values: Sequence[Any]) -> bool:
     return all(isinstance(value, of_type) for value in values)
 
 
-def _replaced(dataset: Dataset[Any], saved: State, now: State) -> list[Any]:
+def _replaced(dataset: Dataset[Any], saved: State, current: State) -> list[Any]:
     """Return the sources whose files are known to be others than when the state was
     saved.
 
     No order depends on what is in files, so they are no part of the fingerprint.
     """
-    before = saved.get("records")
-    records = now.get("records", {})
-    if before == records or not isinstance(before, dict):
+    saved_records = saved.get("records")
+    records = current.get("records", {})
+    if saved_records == records or not isinstance(saved_records, dict):
         return []
-    gone = {key for key, record in records.items() if before.get(key, record) != record}
+    gone = {
+        key
+        for key, record in records.items()
+        if saved_records.get(key, record) != record
+    }
     return [source for source in dataset.sources if _key_of(source) in gone]
 
 
@@ -444,30 +452,32 @@ def _loops_that_differ(dataset: Dataset[Any], details: State) -> list[str]:
     node = tree.unwrap(dataset)
     if dataset.indexed or (node.sized and node.size == INFINITE):
         return []
-    now = tree.steps_per_loop(dataset)
-    before = details.get("loop", now)
-    if (before is None) == (now is None):
+    loop = tree.steps_per_loop(dataset)
+    saved_loop = details.get("loop", loop)
+    if (saved_loop is None) == (loop is None):
         return []
     return [
-        f"a loop was {_loop(before)}, is {_loop(now)} (EpochizeDataset, "
+        f"a loop was {_loop(saved_loop)}, is {_loop(loop)} (EpochizeDataset, "
         "virtual_epoch_length): the lanes of a stream whose passes end are read in "
         "another order then"
     ]
 
 
-def _warn_of_details(before: State, now: State) -> None:
+def _warn_of_details(saved: State, current: State) -> None:
     """Warn of differences that change no sample."""
-    if not before or before == now:
+    if not saved or saved == current:
         return
     lines = []
-    if before.get("loop") != now["loop"]:
-        lines.append(f"a loop was {_loop(before.get('loop'))}, is {_loop(now['loop'])}")
-    if before.get("places") != now["places"]:
+    if saved.get("loop") != current["loop"]:
+        lines.append(
+            f"a loop was {_loop(saved.get('loop'))}, is {_loop(current['loop'])}"
+        )
+    if saved.get("places") != current["places"]:
         lines.append("folders are mounted elsewhere")
-    listed = before.get("functions")
+    listed = saved.get("functions")
     old = [str(name) for name in listed] if isinstance(listed, list) else []
-    lines += _functions_without("gone", old, now["functions"])
-    lines += _functions_without("new", now["functions"], old)
+    lines += _functions_without("gone", old, current["functions"])
+    lines += _functions_without("new", current["functions"], old)
     if lines:
         text = (
             "the saved state fits, though not all is as it was; no sample depends on "
@@ -477,9 +487,9 @@ def _warn_of_details(before: State, now: State) -> None:
 
 
 def _functions_without(
-    word: str, functions: Sequence[str], others: Sequence[str]
+    word: str, functions: Sequence[str], excluded: Sequence[str]
 ) -> list[str]:
-    names = [name for name in functions if name not in others]
+    names = [name for name in functions if name not in excluded]
     return [f"functions that are {word}: {', '.join(names)}"] if names else []
 
 

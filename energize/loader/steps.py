@@ -41,7 +41,7 @@ class Step(NamedTuple):
 
     Attributes:
         lanes: The lanes to take an item from, in this order.
-        own: The index in `lanes` of the item to deliver; None if there is none.
+        delivered: The index in `lanes` of the item to deliver; None if there is none.
         is_copy: Whether the item is padding at the end of an epoch.
         delivers: Whether the rank delivers an item. A step without an own item then
             delivers the first item of lane `filler`.
@@ -50,7 +50,7 @@ class Step(NamedTuple):
     """
 
     lanes: tuple[int, ...]
-    own: int | None = None
+    delivered: int | None = None
     is_copy: bool = False
     delivers: bool = True
     filler: int = 0
@@ -78,11 +78,11 @@ class StepPlan(ABC):
         return False
 
     @abstractmethod
-    def begin_loop(self, *, anew: bool) -> bool:
+    def begin_loop(self, *, restarts: bool) -> bool:
         """Prepare another loop.
 
         Args:
-            anew: Whether the loop has full length, wherever the last one ended.
+            restarts: Whether the loop has full length, wherever the last one ended.
 
         Returns:
             Whether this plan has that loop.
@@ -157,10 +157,10 @@ class IndexedSteps(StepPlan):
             return self._step >= self._loop
         return self._done >= self.plan.steps
 
-    def begin_loop(self, *, anew: bool) -> bool:
+    def begin_loop(self, *, restarts: bool) -> bool:
         if self._loop is not None:
-            self._step = 0 if anew else self._step % self._loop
-        return self.plan.steps == INFINITE if anew else not self.loop_ended
+            self._step = 0 if restarts else self._step % self._loop
+        return self.plan.steps == INFINITE if restarts else not self.loop_ended
 
     def next_step(self, *, skipped: bool = False) -> Step:
         done = self._done
@@ -323,11 +323,11 @@ class StreamSteps(StepPlan):
         """Number of items of all ranks in a global batch that is not full yet."""
         return self._delivered % self._accumulation_steps * self._world_size
 
-    def begin_loop(self, *, anew: bool) -> bool:
+    def begin_loop(self, *, restarts: bool) -> bool:
         self._any_item = False
         if self._loop is not None:
-            self._step = 0 if anew else self._step % self._loop
-        if anew:
+            self._step = 0 if restarts else self._step % self._loop
+        if restarts:
             return self._stop == INFINITE and not self._ended
         return not self.loop_ended
 
@@ -349,18 +349,18 @@ class StreamSteps(StepPlan):
         epoch.
         """
         if self._stop is None:
-            return self._found_items()
+            return self._items_by_reading()
         if self._stopped:
             return None
         ranks = range(self._world_size)
         return [self._position + rank < self._size for rank in ranks]
 
-    def _found_items(self) -> Sequence[bool] | None:
+    def _items_by_reading(self) -> Sequence[bool] | None:
         """As `_ranks_with_items`, by reading."""
         turns = [self._look(rank) for rank in self._read_ranks]
         if self._agreement is not None:
-            own = turns[self._read_ranks.index(self._rank)]
-            rows = self._agreement.numbers([own], "the next step of a stream")
+            turn_here = turns[self._read_ranks.index(self._rank)]
+            rows = self._agreement.numbers([turn_here], "the next step of a stream")
             turns = [turn for (turn,) in rows]
         if all(turn == _NO_MORE_ITEMS for turn in turns):
             return None
@@ -513,8 +513,10 @@ def host_lanes(
     Raises:
         StateError: If the state of a lane is unknown.
     """
-    end_known = run.endless or run.stream.sized
-    reads_all = agreement is None and not (run.settings.delivery.apart and end_known)
+    has_known_end = run.endless or run.stream.sized
+    reads_all = agreement is None and not (
+        run.settings.delivery.standalone and has_known_end
+    )
     hosted = HostedLanes(position.lanes, ranks, position.position, reads_all)
     if agreement is not None and position.lacks(hosted.lanes):
         # A run that resumes from another world size may have begun between two of its

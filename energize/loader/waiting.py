@@ -5,7 +5,7 @@ from __future__ import annotations
 _WINDOW = 30.0
 """Seconds of a training over which its waiting is looked at."""
 
-_TOLD = 0.1
+_WORTH_A_LINE = 0.1
 """The part of its time from which on waiting is worth a line."""
 
 _AGAIN = 600.0
@@ -31,9 +31,9 @@ class Waiting:
         self._waited += waited
         self._passed += passed
         self._items += 1
-        return None if self._passed < _WINDOW else self._told(workers)
+        return None if self._passed < _WINDOW else self._summary(workers)
 
-    def _told(self, workers: int) -> str | None:
+    def _summary(self, workers: int) -> str | None:
         items = self._items
         waited = self._waited
         passed = self._passed
@@ -41,7 +41,7 @@ class Waiting:
         self._items = 0
         self._waited = 0.0
         self._passed = 0.0
-        if waited <= _TOLD * passed or self._silent > 0:
+        if waited <= _WORTH_A_LINE * passed or self._silent > 0:
             return None
         self._silent = _AGAIN
         cause = (

@@ -39,8 +39,8 @@ class Watchdog:
     it waits for.
     """
 
-    def __init__(self, what: str, warn_after: float | None) -> None:
-        self._what = what
+    def __init__(self, text: str, warn_after: float | None) -> None:
+        self._what = text
         self._warn_after = warn_after
         self._thread: threading.Thread | None = None
         self._owner = os.getpid()
@@ -84,20 +84,22 @@ class Watchdog:
     def _watch(self) -> None:
         look = min(_LOOK, (self._warn_after or _LOOK) / 8)
         began = None
-        said = 0
+        warnings = 0
         with self._changed:
             while not self._closed:
                 since = self.since
                 if since != began:
                     began = since
-                    said = 0
+                    warnings = 0
                 elif since is not None:
-                    said += self._looked(time.perf_counter() - since, said)
+                    warnings += self._warn_if_late(
+                        time.perf_counter() - since, warnings
+                    )
                 self._changed.wait(look)
 
-    def _looked(self, waited: float, said: int) -> bool:
+    def _warn_if_late(self, waited: float, warnings: int) -> bool:
         """Warn if the item is late; return whether it is."""
-        if not is_late(waited, self._warn_after, said):
+        if not is_late(waited, self._warn_after, warnings):
             return False
         stack = stack_of(self.reader)
         text = "%s for %.1f s. This process is busy with:\n%s"
@@ -124,12 +126,12 @@ def ctrl_c_later(start_method: str) -> Iterator[None]:
     on. The new process begins with Ctrl-C blocked, until it ignores it, so that it says
     nothing of its own.
     """
-    before: Any = signal.getsignal(signal.SIGINT)
-    if threading.current_thread() is not threading.main_thread() or before is None:
+    previous: Any = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or previous is None:
         yield
         return
-    came: list[int] = []
-    signal.signal(signal.SIGINT, lambda number, _: came.append(number))
+    received: list[int] = []
+    signal.signal(signal.SIGINT, lambda number, _: received.append(number))
     blocks = (
         start_method != "forkserver"
     )  # its server would hand that on to others' processes
@@ -140,6 +142,6 @@ def ctrl_c_later(start_method: str) -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        signal.signal(signal.SIGINT, before)
-        if came:
+        signal.signal(signal.SIGINT, previous)
+        if received:
             signal.raise_signal(signal.SIGINT)

@@ -283,14 +283,14 @@ class _Worker:
         left = _REPLY_SECONDS
         while lane.owed and (left > 0 or not reply.items):
             try:
-                items, states, made = reader.several(lane.owed, left)
+                items, states, origins = reader.several(lane.owed, left)
             except StopIteration:
                 reply.end = reader.state()
                 lane.owed = 0
                 return
             reply.items.extend(items)
             reply.states.extend(states)
-            reply.origins.extend(made)
+            reply.origins.extend(origins)
             lane.owed -= len(items)
             left = until - time.monotonic()
 

@@ -18,7 +18,7 @@ from energize.core.dataset import Dataset, IndexedDataset
 from energize.core.failures import SamplePlace
 from energize.core.node import INFINITE
 from energize.core.os_errors import os_errors_as
-from energize.core.reader import Made
+from energize.core.reader import ItemOrigin
 from energize.datasets.transform import SampleWeightDataset
 from energize.errors import ConfigError, NotIndexedError
 from energize.report.levels import MixLevel, Places, levels_of
@@ -32,7 +32,7 @@ class Delivered(NamedTuple):
     step: int
     rank: int
     world_size: int
-    made: Made
+    made: ItemOrigin
     losses: Sequence[Any] = ()
     time: float = 0.0
 

@@ -22,7 +22,7 @@ from energize.core.failures import LeftOut
 from energize.core.loss_weights import OWN, WEIGHTS, field_of, weight_of
 from energize.core.loss_weights import WEIGHT as OF_SOURCES
 from energize.core.padding import Marks
-from energize.core.reader import Made
+from energize.core.reader import ItemOrigin
 from energize.errors import ConfigError, nearest, some
 from energize.report import levels
 from energize.report.levels import LocatedSamples, Places
@@ -114,7 +114,7 @@ class _Note(NamedTuple):
     it says them, one for each sample or one for all.
     """
 
-    made: Made
+    made: ItemOrigin
     weights: Sequence[float] | None
     costs: Sequence[float] | None
     slots: tuple[int, ...] = ()
@@ -196,7 +196,7 @@ class Book:
             self.since = items
             self._begun = True
 
-    def note(self, made: Made, item: Any, marks: Marks) -> bool:
+    def note(self, made: ItemOrigin, item: Any, marks: Marks) -> bool:
         """One more item was delivered. Return whether it is worth some milliseconds to
         look what came: when twice as many were delivered as last time, in some
         hundreds.
@@ -239,7 +239,12 @@ class Book:
         self._longest = max(self._longest, waited)
 
     def record(
-        self, made: Made, step: int, rank: int, losses: Any, padded: Iterable[int] = ()
+        self,
+        made: ItemOrigin,
+        step: int,
+        rank: int,
+        losses: Any,
+        padded: Iterable[int] = (),
     ) -> list[float | None]:
         """Count the losses of an item, and return those of its samples, None for those
         of which nothing is said, and for `padded` ones; `ConfigError` for others than
@@ -312,7 +317,7 @@ class Book:
                 for row in self.found(self._waiting[-1].made).row.tolist()
             ]
 
-    def found(self, made: Made) -> LocatedSamples:
+    def found(self, made: ItemOrigin) -> LocatedSamples:
         """Return which samples an item is made of."""
         return self._places.found([made])
 

@@ -18,7 +18,7 @@ from energize.core import tree
 from energize.core.arrays import BoolArray, FloatArray, Int64Array, rows_by_value
 from energize.core.dataset import Dataset, IndexedDataset
 from energize.core.node import Origin, SourceNode
-from energize.core.reader import Made
+from energize.core.reader import ItemOrigin
 from energize.core.trace import (
     Trace,
     consumed,
@@ -485,7 +485,7 @@ class Places:
         self._dataset = dataset
         self.rows = len(levels.rows)
 
-    def found(self, made: Sequence[Made]) -> LocatedSamples:
+    def found(self, made: Sequence[ItemOrigin]) -> LocatedSamples:
         """Return what some items are made of."""
         if self._dataset.indexed:
             return self._parts[0].found(np.array(made, dtype=np.int64))

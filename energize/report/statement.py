@@ -178,7 +178,7 @@ def _reasons(
     if parts.shares.planned is None:
         if parts.lost:
             yield "samples were skipped or failed"
-        elif node is None and not getattr(parts.level.mix, "_endless", True):
+        elif node is None and not getattr(parts.level.mix, "is_endless", True):
             short = np.flatnonzero(
                 total * parts.shares.requested - parts.units > tolerance
             )

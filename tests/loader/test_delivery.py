@@ -158,13 +158,13 @@ def test_equal_steps_of_streams_of_known_length(size, uneven, ranks):
         assert all(pads == (uneven == "pad") for _, pads in items[size:])
 
 
-@pytest.mark.parametrize("apart", [False, True])
+@pytest.mark.parametrize("standalone", [False, True])
 @pytest.mark.parametrize("lanes", [None, 6])
-def test_a_stream_is_the_same_on_any_ranks(lanes, apart, caplog):
-    """Of ranks that cannot talk each reads all lanes, unless it is apart and knows the
+def test_a_stream_is_the_same_on_any_ranks(lanes, standalone, caplog):
+    """Of ranks that cannot talk each reads all lanes, unless it is standalone and knows the
     end."""
     dataset = RepeatDataset(FilterDataset(numbers(4500), is_even))
-    settings = checked_settings(lanes=lanes, apart=apart)
+    settings = checked_settings(lanes=lanes, standalone=standalone)
     whole = None
     for ranks in (1, 2, 4, 5, 9):
         loaders = [
@@ -176,9 +176,10 @@ def test_a_stream_is_the_same_on_any_ranks(lanes, apart, caplog):
         whole = whole or items
         assert items == whole[: len(items)]
     told = [each.getMessage() for each in caplog.records]
-    assert len(told) == (2 + (lanes is not None)) * apart
+    assert len(told) == (2 + (lanes is not None)) * standalone
     assert (
-        not apart or f"each of the {lanes or 4} lanes of a stream is read by" in told[0]
+        not standalone
+        or f"each of the {lanes or 4} lanes of a stream is read by" in told[0]
     )
 
 
