@@ -49,6 +49,7 @@ fuzz: $(READY)
 	$(BIN)/python -m tests.fuzz --mutants $(MUTANTS) --seed $(SEED)
 
 lint: $(READY)
+	$(BIN)/codespell
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy

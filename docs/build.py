@@ -16,6 +16,10 @@ import sys
 import tomllib
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parent))  # scripts of this folder
+
+import message_list
+
 ROOT = Path(__file__).parents[1]
 DOCS, LAID_OUT, SITE = ROOT / "docs", ROOT / "build" / "docs", ROOT / "site"
 SETTINGS = tomllib.loads((ROOT / "zensical.toml").read_text())
@@ -262,6 +266,7 @@ def lay_out() -> None:
     (LAID_OUT / "reference").mkdir()
     for title, text in reference().items():
         (LAID_OUT / "reference" / f"{title}.md").write_text(text)
+    (LAID_OUT / "reference" / "all-messages.md").write_text(message_list.page())
 
 
 def main() -> None:
