@@ -162,16 +162,15 @@ def made() -> dict[Path, str]:
         "loading with energize, from loose files or shards, mixes by weight and task "
         "encoders to loaders that resume.\n---",
         "# Using energize",
-        "Made of the other pages, whose examples are run by the tests.",
-        "## The least\n\n" + _block("index.md", "get_loader"),
+        "Generated from the other pages; the tests run their examples.",
+        "## Quick start\n\n" + _block("index.md", "get_loader"),
         _section("model.md", "Rules"),
         "## A mix\n\n" + _block("tutorial.md", "MetadatasetV2"),
         "## A training loop that resumes\n\n" + _block("tutorial.md", "class Encoder"),
         _block("tutorial.md", "load_state_dict"),
         _section("debugging.md", "Look at what comes, before you train"),
         _section("messages.md", "Questions"),
-        "## Which page\n\n"
-        + "".join(re.findall(r"^\|.*\n", _read("index.md"), re.M)[:11]).strip(),
+        _section("index.md", "Find a page"),
     ]
     return {
         ROOT / "ARCHITECTURE.md": architecture(),
