@@ -23,8 +23,8 @@ from energize.cli.state import (
     StatePath,
     fitting,
     mix_of,
-    one_of,
     read_states,
+    single_state,
 )
 from energize.core.blends import Edits
 from energize.core.config import leaves
@@ -91,27 +91,27 @@ def blame(
     says. Nothing is read but the keys of the samples, with --html the samples, however
     far the step is.
     """
-    saved = one_of(read_states([state]))
+    saved = single_state(read_states([state]))
     details = saved_details(saved.state)
     mix, run = _mix(saved, details, mix, run)
     html = output.html
     dataset = _dataset(saved, mix, run, samples=html is not None)
     ranks = world_size or _saved_world_size(details)
     files = [] if losses is None else _loss_files(losses)
-    found = blamed(dataset, step, world_size=ranks, rank=rank, losses=files)
+    samples = blamed(dataset, step, world_size=ranks, rank=rank, losses=files)
     if html is not None:
-        past = list(_batches(dataset, found, step))
+        past = list(_batches(dataset, samples, step))
         write_new(
             html, PreviewPage(mix, run, dataset).page(step, 1, past=past), ConfigError
         )
     if output.as_json:
-        print_json([each.as_json() for each in found])
+        print_json([row.as_json() for row in samples])
         return
-    _show(Console(), found, step)
-    if all(sample.loss is None for sample in found):
+    _show(Console(), samples, step)
+    if all(sample.loss is None for sample in samples):
         _show_notes(dataset, saved, step, ranks)
     if html is not None:
-        Console().say(f"Wrote {html}: {decimal(html.stat().st_size)}")
+        Console().write_line(f"Wrote {html}: {decimal(html.stat().st_size)}")
 
 
 def _show_notes(
@@ -151,11 +151,11 @@ def _mix(
         run = replace(run, split=split) if run.split == "train" else run
         if mix is None and not (mix := path_of(file)).exists():
             raise ConfigError(
-                f"{saved.place} is of {mix}, which is not there any more; give --mix"
+                f"{saved.location} is of {mix}, which is not there any more; give --mix"
             )
     if mix is None:
         raise ConfigError(
-            f"{saved.place} does not say which mix it is of, as its dataset was put "
+            f"{saved.location} does not say which mix it is of, as its dataset was put "
             "together in Python; give a file of it as --mix, or use "
             "energize.report.blame in Python"
         )
@@ -191,29 +191,39 @@ def _dataset(
     edits = Edits.loaded(cursor)
     if edits.moves:
         raise StateError(
-            f"{saved.place}: the mix was edited while the run went on, and the state "
-            "does not say what came before; blame a step by a state saved before "
-            "that, or one without the edit"
+            f"{saved.location}: the mix was edited during the run, and the state does "
+            "not contain the order before the edit. Use a state that was saved before "
+            "it, or one of a run without the edit"
         )
     dataset = edits.applied(dataset)
     check_place(dataset, cursor)
     return dataset
 
 
-def _show(console: Console, found: list[BlamedSample], step: int) -> None:
-    title = f"Step {step:,}: {counted(len(found), 'sample')}"
+def _show(console: Console, samples: list[BlamedSample], step: int) -> None:
+    title = f"Step {step:,}: {counted(len(samples), 'sample')}"
     columns = ("key", ">epoch", ">weight", ">loss")
     rows = []
-    for each in found:
-        file = each.shard or ""
-        key = each.key or f"sample {each.index:,}"
-        loss = each.loss
-        alone = file in ("", PurePosixPath(each.location.dataset).name)
-        stored = each.location.dataset if alone else f"{each.location.dataset}/{file}"
-        weight = "function" if each.weight is None else f"{each.weight:g}"
-        told = "-" if loss is None else f"{loss:.4g}"
+    for sample in samples:
+        file = sample.shard or ""
+        key = sample.key or f"sample {sample.index:,}"
+        loss = sample.loss
+        alone = file in ("", PurePosixPath(sample.location.dataset).name)
+        stored = (
+            sample.location.dataset if alone else f"{sample.location.dataset}/{file}"
+        )
+        weight = "function" if sample.weight is None else f"{sample.weight:g}"
+        loss_text = "-" if loss is None else f"{loss:.4g}"
         rows.append(
-            (each.rank, each.source, stored, key, f"{each.epoch:,}", weight, told)
+            (
+                sample.rank,
+                sample.source,
+                stored,
+                key,
+                f"{sample.epoch:,}",
+                weight,
+                loss_text,
+            )
         )
     console.print(
         table(">rank", "source", "stored in", *columns, rows=rows, title=title)
@@ -237,15 +247,15 @@ def _notes(dataset: Any, position: int, step: int, ranks: int) -> Iterator[str]:
 
 
 def _batches(
-    dataset: Dataset[Any], found: list[BlamedSample], step: int
+    dataset: Dataset[Any], blamed_samples: list[BlamedSample], step: int
 ) -> Iterator[PreviewBatch]:
     """Yield the batch of each rank, those samples first that had the highest losses."""
     leaves = levels_of(dataset).leaves
-    for rank, of_rank in groupby(found, lambda each: each.rank):
-        samples = sorted(of_rank, key=lambda each: _height(each.loss), reverse=True)
+    for rank, of_rank in groupby(blamed_samples, lambda sample: sample.rank):
+        samples = sorted(of_rank, key=lambda sample: _height(sample.loss), reverse=True)
         sources = [
-            dataset.sources.index(cast("Any", leaves[each.origin.row].source))
-            for each in samples
+            dataset.sources.index(cast("Any", leaves[sample.origin.row].source))
+            for sample in samples
         ]
         numbers = [
             (0, n, s.origin.sample, s.epoch)

@@ -34,16 +34,17 @@ app = typer.Typer(
 def status() -> int:
     """Show where the node cache is, how much it has and may have."""
     cache = NodeCache()
-    found = cache.status()
-    used, limit, free = (decimal(found[each]) for each in ("used", "limit", "free"))
-    what = (
-        f"{counted(found['sections'], 'section')} of "
-        f"{counted(found['objects'], 'object')}"
+    usage = cache.status()
+    used, limit, free = (decimal(usage[name]) for name in ("used", "limit", "free"))
+    contents = (
+        f"{counted(usage['sections'], 'section')} of "
+        f"{counted(usage['objects'], 'object')}"
     )
-    Console().say(
-        f"{cache.folder}: {used} of at most {limit}, {what}; {free} free on its disk"
+    Console().write_line(
+        f"{cache.folder}: {used} of at most {limit}, {contents}; {free} free on "
+        "its disk"
     )
-    return found["sections"]
+    return usage["sections"]
 
 
 @app.command()
@@ -102,9 +103,9 @@ def _read_ranges(
 @app.command()
 def clear() -> None:
     """Remove what the node cache has; programs that use it meanwhile fetch again."""
-    before = status()
+    sections = status()
     NodeCache().clear()
-    if 0 < before <= status():
+    if 0 < sections <= status():
         Console().note(
             "nothing could be removed: this user may not, or the disk is read-only"
         )

@@ -67,9 +67,9 @@ class Work:
     ] = None
     progress: Annotated[bool, Option("--progress/--no-progress")] = True
 
-    def telling(self, what: str) -> Progress:
+    def reporter(self, action: str) -> Progress:
         """Return what says how far something is; or does not."""
-        return progress(what) if self.progress else lambda done, total: None
+        return progress(action) if self.progress else lambda done, total: None
 
 
 def _check_cluster(name: str) -> None:
@@ -101,22 +101,22 @@ class Tasks(Work):
     def __post_init__(self) -> None:
         check_tasks(self.tasks, self.task, merge=self.merge)
         _check_cluster(self.on)
-        here = self.on == "local"
+        is_local = self.on == "local"
         some = self.task is not None or self.merge
-        if not here and (self.tasks is None or some):
+        if not is_local and (self.tasks is None or some):
             raise ConfigError(
                 f"--on {self.on} runs all tasks: give --tasks, and no other of them"
             )
-        if (self.submit and self.on != "slurm") or (self.gpus_per_task and here):
+        if (self.submit and self.on != "slurm") or (self.gpus_per_task and is_local):
             raise ConfigError(
                 "--submit goes with --on slurm, --gpus-per-task with that or --on ray"
             )
 
-    def given(self, what: str) -> dict[str, Any]:
+    def arguments(self, action: str) -> dict[str, Any]:
         """What functions are given that share their shards out, and say how far `what`
         is.
         """
-        how = {"workers": self.num_workers, "on_progress": self.telling(what)}
+        how = {"workers": self.num_workers, "on_progress": self.reporter(action)}
         return {"tasks": self.tasks, "task": self.task, "merge": self.merge, **how}
 
     def run(self, console: Console) -> Tasks:
@@ -127,8 +127,8 @@ class Tasks(Work):
         """
         if self.on == "local":
             return self
-        given = [each for each in sys.argv[1:] if each != "--submit"]
-        here = (
+        arguments = [argument for argument in sys.argv[1:] if argument != "--submit"]
+        extra = (
             "--on",
             "local",
             "--gpus-per-task",
@@ -136,7 +136,7 @@ class Tasks(Work):
             "--no-progress",
         )  # what is said last holds
         workers = self.num_workers or 1
-        command = [*given, *here, "--num-workers", str(workers)]
+        command = [*arguments, *extra, "--num-workers", str(workers)]
         if self.on == "slurm":
             self._by_slurm(console, command, workers)
             raise typer.Exit
@@ -167,7 +167,7 @@ class Tasks(Work):
         )
         if done.returncode:
             raise PrepareError(f"sbatch: {done.stderr or done.stdout}")
-        console.say(done.stdout.strip())
+        console.write_line(done.stdout.strip())
 
     def _by_ray(self, command: list[str], workers: int) -> None:
         """Run the tasks, and tell what those print that fail; the merge names them
@@ -175,7 +175,7 @@ class Tasks(Work):
         """
         ray = optional_module("ray", "energize[ray]", "--on ray")
         tasks = self.tasks or 1
-        told = set[str]()
+        shown = set[str]()
         console = Console(stderr=True)
         needs = {
             "num_cpus": workers,
@@ -186,9 +186,12 @@ class Tasks(Work):
             address = None if self.on == "ray" else self.on
             ray.init(address, logging_level="WARNING", log_to_driver=False)
             run = ray.remote(**needs)(_ran).remote
-            given = ([*command, "--task", str(task)] for task in range(tasks))
-            waiting = {run(each, os.getcwd()): task for task, each in enumerate(given)}
-            advance = self.telling("Running tasks")
+            commands = ([*command, "--task", str(task)] for task in range(tasks))
+            waiting = {
+                run(arguments, os.getcwd()): task
+                for task, arguments in enumerate(commands)
+            }
+            advance = self.reporter("Running tasks")
             while waiting:
                 advance(tasks - len(waiting), tasks)
                 [done], _ = ray.wait([*waiting])
@@ -198,8 +201,8 @@ class Tasks(Work):
                 except ray.exceptions.RayError as reason:
                     code = 1
                     printed = str(reason)
-                if code and printed not in told:
-                    told.add(printed)
+                if code and printed not in shown:
+                    shown.add(printed)
                     console.note(printed.strip(), f"Task {task} of {tasks}", "bold red")
             advance(tasks, tasks)
         except (ConnectionError, TimeoutError, RuntimeError, ValueError) as reason:

@@ -34,29 +34,29 @@ class Console(rich.console.Console):
         for piece in super().render(renderable, options):
             yield piece if piece.control else Segment(visible(piece.text), piece.style)
 
-    def say(self, text: str = "", style: str | None = None) -> None:
+    def write_line(self, text: str = "", style: str | None = None) -> None:
         """Print a text as it is, in lines as long as they are."""
         self.print(text, style=style, markup=False, soft_wrap=True)
 
-    def note(self, text: str, kind: str = "Note", style: str = "yellow") -> None:
+    def note(self, text: str, label: str = "Note", style: str = "yellow") -> None:
         """Print something that may be a mistake."""
-        self.print(Text.assemble((f"{kind}:", style), f" {text}"), soft_wrap=True)
+        self.print(Text.assemble((f"{label}:", style), f" {text}"), soft_wrap=True)
 
 
 def table(
     *columns: str, rows: Iterable[Iterable[object]] = (), title: str | None = None
 ) -> Table:
     """Return a table of these rows; columns whose names begin with ">" hold numbers."""
-    told = None if title is None else Text(title)
-    made = Table(title=told, title_justify="left", box=SIMPLE_HEAD)
+    heading = None if title is None else Text(title)
+    result = Table(title=heading, title_justify="left", box=SIMPLE_HEAD)
     for name in columns:
         number = name.startswith(">")
         justify: Any = "right" if number else "left"
         text = Text(name.removeprefix(">"))
-        made.add_column(text, justify=justify, no_wrap=number, overflow="fold")
+        result.add_column(text, justify=justify, no_wrap=number, overflow="fold")
     for cells in rows:
-        made.add_row(*(Text(str(cell)) for cell in cells))
-    return made
+        result.add_row(*(Text(str(cell)) for cell in cells))
+    return result
 
 
 def print_json(tree: Any, indent: int | None = 2) -> None:

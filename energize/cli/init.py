@@ -68,9 +68,9 @@ def metadataset_text(data: list[Path], folder: Path) -> str:
     splits: dict[str, list[DataSpec]] = {}
     notes: list[str] = []
     for path in data:
-        found = infer_parts(path, DataOptions())
-        notes += [line for note in found.notes for line in note.splitlines()]
-        for part, spec in found.specs.items():
+        inferred = infer_parts(path, DataOptions())
+        notes += [line for note in inferred.notes for line in note.splitlines()]
+        for part, spec in inferred.specs.items():
             splits.setdefault(part, []).append(spec)
     text = _HEAD.format(notes="".join(f"# {line}\n" for line in notes))
     for part, specs in splits.items():
@@ -88,13 +88,13 @@ def _entry(spec: DataSpec, folder: Path, *, in_blend: bool) -> str:
     lines = yaml.safe_dump(
         entry, sort_keys=False, allow_unicode=True, width=100
     ).splitlines()
-    before = "      " if in_blend else "    "
-    comments = "".join(f"{before}# {line}\n" for line in spec.comments())
+    indent = "      " if in_blend else "    "
+    comments = "".join(f"{indent}# {line}\n" for line in spec.comments())
     marks = [
         "- " if in_blend and number == 0 else "  " * in_blend
         for number in range(len(lines))
     ]
     body = "".join(
-        f"{before}{mark}{line}\n" for mark, line in zip(marks, lines, strict=True)
+        f"{indent}{mark}{line}\n" for mark, line in zip(marks, lines, strict=True)
     )
     return comments + body

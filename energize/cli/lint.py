@@ -47,7 +47,7 @@ _AT_ONCE = 32
 
 _SHOWN = 3
 
-_ITS_OWN = re.compile(
+_SPECIFIC = re.compile(
     r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|0x[0-9a-f]+|\d+(?:\.\d+)?"""
 )
 """Names, texts, counts and sizes, in which faults differ that are alike."""
@@ -66,8 +66,8 @@ class Findings:
     by: Tasks
     count: int = 0
     samples: int = 0
-    told: set[str] = field(default_factory=set)
-    alike: defaultdict[str, list[Fault]] = field(
+    reported: set[str] = field(default_factory=set)
+    examples: defaultdict[str, list[Fault]] = field(
         default_factory=lambda: defaultdict(list)
     )
     counts: Counter[str] = field(default_factory=Counter)
@@ -75,16 +75,16 @@ class Findings:
     def add(self, faults: Sequence[Fault]) -> None:
         """Count faults of samples; of those that are alike a few are kept."""
         for fault in faults:
-            kind = _ITS_OWN.sub("_", fault[1])
-            self.counts[kind] += 1
-            if len(self.alike[kind]) < _SHOWN:
-                self.alike[kind].append(fault)
+            pattern = _SPECIFIC.sub("_", fault[1])
+            self.counts[pattern] += 1
+            if len(self.examples[pattern]) < _SHOWN:
+                self.examples[pattern].append(fault)
         self.count += len(faults)
 
-    def tell(self, text: str) -> None:
+    def report(self, text: str) -> None:
         """Tell of a fault of more than a sample, once."""
-        if text not in self.told:
-            self.told.add(text)
+        if text not in self.reported:
+            self.reported.add(text)
             self.count += 1
             self.console.note(text, "Fault", "bold red")
 
@@ -92,18 +92,18 @@ class Findings:
         """Tell of each kind of fault of samples, the most frequent first, and how many
         there are; end with 1 if there are any.
         """
-        for kind, count in self.counts.most_common():
-            faults = self.alike[kind]
-            self.console.say(f"\n{counted(count, 'sample')}: {faults[0][1]}")
-            for place, _ in faults:
-                self.console.say(f"  {place}")
+        for pattern, count in self.counts.most_common():
+            faults = self.examples[pattern]
+            self.console.write_line(f"\n{counted(count, 'sample')}: {faults[0][1]}")
+            for location, _ in faults:
+                self.console.write_line(f"  {location}")
             if count > len(faults):
-                self.console.say(f"  and {count - len(faults):,} more")
+                self.console.write_line(f"  and {count - len(faults):,} more")
         read = counted(self.samples, "sample")
         if not self.count:
-            self.console.say(f"No faults in {read}")
+            self.console.write_line(f"No faults in {read}")
             return
-        self.console.say(f"{counted(self.count, 'fault')} in {read}", "bold red")
+        self.console.write_line(f"{counted(self.count, 'fault')} in {read}", "bold red")
         raise typer.Exit(1)
 
 
@@ -117,49 +117,51 @@ def lint(path: mixes.DataPath, stored: mixes.Stored, by: Readers) -> None:
     Many machines may do it together: see --tasks.
     """
     console = Console()
-    found = Findings(console, by)
-    leaves = _leaves(found, path, stored)
-    found.by = by.run(console)
+    findings = Findings(console, by)
+    leaves = _leaves(findings, path, stored)
+    findings.by = by.run(console)
     markers = _markers(path, by.tasks or 0)
     records = [
-        each / META_FOLDER / RECORDS_NAME for leaf in leaves for each in _paths(leaf)
+        file / META_FOLDER / RECORDS_NAME for leaf in leaves for file in _paths(leaf)
     ]
-    made_of = f"{stored} {[crc32(read_file(each)) for each in records if exists(each)]}"
-    if found.by.merge:
-        _add_results(found, path, markers, made_of)
-        found.conclude()
+    fingerprint = (
+        f"{stored} {[crc32(read_file(file)) for file in records if exists(file)]}"
+    )
+    if findings.by.merge:
+        _add_results(findings, path, markers, fingerprint)
+        findings.conclude()
         return
     if by.task is not None:
         markers[by.task].unlink(missing_ok=True)
-    paths = _lint_samples(found, leaves, stored)
-    _lint_files(found, paths, lines=not by.task)
+    paths = _lint_samples(findings, leaves, stored)
+    _lint_files(findings, paths, lines=not by.task)
     if by.task is not None:
-        _write_results(found, markers[by.task], made_of)
-    found.conclude()
+        _write_results(findings, markers[by.task], fingerprint)
+    findings.conclude()
 
 
 def _add_results(
-    found: Findings, path: Path, markers: Iterable[Path], made_of: str
+    findings: Findings, path: Path, markers: Iterable[Path], fingerprint: str
 ) -> None:
     """Add up the results of tasks; raise `PrepareError` if one has not ended."""
     results = [
         json.loads(read_file(marker)) if exists(marker) else {} for marker in markers
     ]
-    check_ended(path, [result.get("made_of") == made_of for result in results])
-    found.samples = sum(result["samples"] for result in results)
-    found.count = sum(result["faults"] for result in results)
+    check_ended(path, [result.get("made_of") == fingerprint for result in results])
+    findings.samples = sum(result["samples"] for result in results)
+    findings.count = sum(result["faults"] for result in results)
 
 
-def _write_results(found: Findings, marker: Path, made_of: str) -> None:
-    counts = {"samples": found.samples, "faults": found.count}
+def _write_results(findings: Findings, marker: Path, fingerprint: str) -> None:
+    counts = {"samples": findings.samples, "faults": findings.count}
     with writing(marker, PrepareError):
         marker.parent.mkdir(parents=True, exist_ok=True)
-    text = json.dumps(counts | {"made_of": made_of})
+    text = json.dumps(counts | {"made_of": fingerprint})
     write_new(marker, text.encode(), PrepareError)
 
 
 def _lint_samples(
-    found: Findings, leaves: Iterable[Leaf], stored: mixes.Stored
+    findings: Findings, leaves: Iterable[Leaf], stored: mixes.Stored
 ) -> list[Path]:
     """Check the samples of all leaves; return the paths that could be read."""
     paths: dict[Path, None] = {}
@@ -169,23 +171,23 @@ def _lint_samples(
                 check_counts(folder)
             part = stored.samples(leaf, SampleDecoder(image_decode="torchrgb8"))
         except EmptyDatasetError as reason:
-            found.console.note(str(reason))
+            findings.console.note(str(reason))
         except EnergizeError as reason:
-            found.tell(str(reason))
+            findings.report(str(reason))
         else:
-            _lint_part(found, mixes.leaf_name(leaf), part)
+            _lint_part(findings, mixes.leaf_name(leaf), part)
             paths |= dict.fromkeys(_paths(leaf))
     return [*paths]
 
 
-def _lint_files(found: Findings, paths: Iterable[Path], *, lines: bool) -> None:
+def _lint_files(findings: Findings, paths: Iterable[Path], *, lines: bool) -> None:
     """Compare shards with their indices, and with `lines` the lines of JSON files."""
     for path in paths:
         if _is_prepared(path):
-            _lint_shards(found, path)
+            _lint_shards(findings, path)
         elif lines and mixes.is_jsonl(path):
             for fault in check_lines(path):
-                found.tell(fault)
+                findings.report(fault)
 
 
 def _paths(leaf: Leaf) -> list[Path]:
@@ -193,7 +195,7 @@ def _paths(leaf: Leaf) -> list[Path]:
     return [part.path for part in parts]
 
 
-def _leaves(found: Findings, path: Path, stored: mixes.Stored) -> Iterable[Leaf]:
+def _leaves(findings: Findings, path: Path, stored: mixes.Stored) -> Iterable[Leaf]:
     """Return what is read, once."""
     leaves: dict[Hashable, Leaf] = {}
     for split in stored.splits(path):
@@ -204,7 +206,7 @@ def _leaves(found: Findings, path: Path, stored: mixes.Stored) -> Iterable[Leaf]
                 )
                 leaves.setdefault(plain.identity, leaf)
         except (DatasetNotFoundError, SplitError) as reason:
-            found.tell(str(reason))
+            findings.report(str(reason))
     return leaves.values()
 
 
@@ -225,15 +227,15 @@ def _markers(path: Path, tasks: int) -> list[Path]:
     return [folder / f"lint-{tasks}" / f"{task:05d}.json" for task in range(tasks)]
 
 
-def _lint_part(found: Findings, name: str, part: IndexedDataset[Any]) -> None:
+def _lint_part(findings: Findings, name: str, part: IndexedDataset[Any]) -> None:
     """Read all samples of a part in processes, or those of a task."""
     torch.set_num_threads(1)  # in processes that are forked from this one
     starts = range(0, part.size, _AT_ONCE)
-    starts = starts[share(len(starts), found.by.tasks, found.by.task)]
+    starts = starts[share(len(starts), findings.by.tasks, findings.by.task)]
     count = size = 0
-    advance = found.by.telling("Reading samples")
+    advance = findings.by.reporter("Reading samples")
     with closing(
-        map_in_order(partial(_faults, part), starts, found.by.num_workers)
+        map_in_order(partial(_faults, part), starts, findings.by.num_workers)
     ) as results:
         for start in starts:
             stop = min(start + _AT_ONCE, part.size)
@@ -247,13 +249,13 @@ def _lint_part(found: Findings, name: str, part: IndexedDataset[Any]) -> None:
                 ) from reason
             if isinstance(faults, Exception):
                 raise faults
-            found.add(faults)
+            findings.add(faults)
             count += len(faults)
             size += stop - start
             advance(size, min(part.size, len(starts) * _AT_ONCE))
-    found.samples += size
-    told = counted(count, "fault") if count else "no faults"
-    found.console.say(f"{name}: {counted(size, 'sample')}, {told}")
+    findings.samples += size
+    result = counted(count, "fault") if count else "no faults"
+    findings.console.write_line(f"{name}: {counted(size, 'sample')}, {result}")
 
 
 def _faults(part: IndexedDataset[Any], start: int) -> list[Fault]:
@@ -278,17 +280,17 @@ def _faults(part: IndexedDataset[Any], start: int) -> list[Fault]:
     return faults
 
 
-def _lint_shards(found: Findings, path: Path) -> None:
+def _lint_shards(findings: Findings, path: Path) -> None:
     """Shards that are not those that were prepared, samples that changed since, keys
     that stand twice, and columns that do not say what samples are.
     """
-    by = found.by
-    advance = by.telling("Checking shards")
+    by = findings.by
+    advance = by.reporter("Checking shards")
     checked = check_folder(path, by.num_workers, advance, by.tasks, by.task)
     for fault in checked.faults:
-        found.tell(fault)
+        findings.report(fault)
     if checked.unrecorded:
-        found.console.note(
+        findings.console.note(
             f"{path}: {checked.unrecorded} of {checked.shards} shards have no record "
             "of what was prepared, so that one that is replaced is not always seen; "
             f"write it with: energize prepare --tar-index-only {path}"

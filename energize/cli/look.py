@@ -75,8 +75,10 @@ def info(
     if mixes.is_jsonl(path):
         count = JsonlSource(path).count
         size = decimal(path.stat().st_size)
-        console.say(f"{path}: {counted(count, 'sample')}, {size}")
-        console.say("Samples: crude: plain dicts with the line as `json`; no splits")
+        console.write_line(f"{path}: {counted(count, 'sample')}, {size}")
+        console.write_line(
+            "Samples: crude: plain dicts with the line as `json`; no splits"
+        )
     elif mixes.is_folder(path):
         _show_folder(console, path, stored)
     else:
@@ -84,23 +86,23 @@ def info(
 
 
 def _show_folder(console: Console, path: Path, stored: mixes.Stored) -> None:
-    found = nv_meta.read_info(path)
-    counts = found.shard_counts
+    info = nv_meta.read_info(path)
+    counts = info.shard_counts
     splits = nv_meta.read_splits(path, stored.split_config)
     size = decimal(sum((path / shard).stat().st_size for shard in counts))
     samples = counted(sum(counts.values()), "sample")
-    console.say(f"{path}: {samples} in {counted(len(counts), 'shard')}, {size}")
-    if found.energon_version is not None:
-        console.say(f"Format: Megatron-Energon {found.energon_version}")
+    console.write_line(f"{path}: {samples} in {counted(len(counts), 'shard')}, {size}")
+    if info.energon_version is not None:
+        console.write_line(f"Format: Megatron-Energon {info.energon_version}")
     show_splits(console, splits.split_parts, counts, splits.samples)
     if splits.exclude:
-        console.say(f"Excluded: {len(splits.exclude)} shards or samples")
+        console.write_line(f"Excluded: {len(splits.exclude)} shards or samples")
     try:
         show_config(
             console, nv_meta.read_dataset_yaml(path, stored.dataset_config, code=True)
         )
     except NotPreparedError as reason:
-        console.say(f"Samples: of no type yet. {reason}")
+        console.write_line(f"Samples: of no type yet. {reason}")
     try:
         index = read_columns(path)
         total = sum(index.shard_counts.values())
@@ -135,17 +137,17 @@ def show_splits(
 def show_config(console: Console, config: nv_meta.SampleConfig) -> None:
     """Print the sample type, and from which part each field comes."""
     crude = config.sample_class == nv_meta.CRUDE
-    told = "crude: plain dicts, for a task encoder that takes them"
-    console.say(f"Samples: {told if crude else config.sample_class}")
+    crude_text = "crude: plain dicts, for a task encoder that takes them"
+    console.write_line(f"Samples: {crude_text if crude else config.sample_class}")
     for name, source in (config.field_map or {}).items():
-        console.say(f"  {name} from {source}")
+        console.write_line(f"  {name} from {source}")
     for name, value in config.code.items():
         code = (
             f"{value}, code of the folder"
             if isinstance(value, str)
             else ", ".join(value)
         )
-        console.say(f"  {name}: {code}")
+        console.write_line(f"  {name}: {code}")
 
 
 def show_columns(
@@ -155,9 +157,10 @@ def show_columns(
     measured.
     """
     head = ("column", "values", *(["measured as"] if measured else []))
-    how = {name: [told] for name, told in measured.items()}
+    how = {name: [measure] for name, measure in measured.items()}
     rows = (
-        [name, values_text(each), *how.get(name, ())] for name, each in columns.items()
+        [name, values_text(column), *how.get(name, ())]
+        for name, column in columns.items()
     )
     console.print(table(*head, rows=rows))
 
@@ -181,7 +184,7 @@ def values_text(column: Column) -> str:
         column.values + 1, minlength=len(column.categories) + 1
     ).tolist()
     pairs = sorted(
-        zip(column.categories, counts[1:], strict=True), key=lambda each: -each[1]
+        zip(column.categories, counts[1:], strict=True), key=lambda pair: -pair[1]
     )
     shown = [f"{word}: {count:,}" for word, count in pairs[:_WORDS_SHOWN]]
     more = len(pairs) - _WORDS_SHOWN
@@ -198,11 +201,17 @@ def _show_mix(console: Console, path: Path, stored: mixes.Stored) -> None:
         rows = []
         for leaf in stored.leaves(path, split):
             share = shares.get(leaf.identity)
-            asked = "-" if share is None else f"{100 * share:.3f}"
+            requested = "-" if share is None else f"{100 * share:.3f}"
             name = mixes.leaf_name(leaf, path.absolute().parent)
             count = leaf.source().size
             rows.append(
-                (name, leaf.split_part, f"{count:,}", asked, leaf.sample_class.__name__)
+                (
+                    name,
+                    leaf.split_part,
+                    f"{count:,}",
+                    requested,
+                    leaf.sample_class.__name__,
+                )
             )
         console.print(table(*columns, rows=rows, title=f"{path} [{split}]"))
 
@@ -212,12 +221,12 @@ def _shares(path: Path, split: str) -> dict[Hashable, float]:
     stages.
     """
     try:
-        asked = leaves_with_weights(mixes.node_at(path, split))
+        weighted_leaves = leaves_with_weights(mixes.node_at(path, split))
     except MetadatasetError:
         raise
     except ConfigError:
         return {}
-    return {leaf.identity: float(share) for leaf, share in asked}
+    return {leaf.identity: float(share) for leaf, share in weighted_leaves}
 
 
 # Samples field by field.
@@ -273,7 +282,7 @@ def preview(
             batch_size=batch_size, split=split, encoder=encoder, trust_code=trusted
         )
         write_new(html, PreviewPage(path, run).page(at, batches), ConfigError)
-        console.say(f"Wrote {html}: {decimal(html.stat().st_size)}")
+        console.write_line(f"Wrote {html}: {decimal(html.stat().st_size)}")
         return
     if encoder or batch_size or at:
         raise ConfigError(
@@ -296,12 +305,12 @@ def _show_stored(
                 sample = Trace(part, np.array([number], dtype=np.int64)).read(
                     ReadContext()
                 )[0]
-                console.say(
+                console.write_line(
                     f"{mixes.leaf_name(leaf)}, sample {number:,} of {part.size:,}",
                     "bold",
                 )
                 show_item(console, sample)
-                console.say()
+                console.write_line()
                 if asks and not typer.confirm("Continue?", default=True):
                     return
 
@@ -327,24 +336,24 @@ def replay(
     dataset = run.read(mix, samples=True)
     item = restore_sample(dataset, parsed)
     console = Console()
-    console.say(f"{type(item).__name__} {parsed!r}", "bold")
+    console.write_line(f"{type(item).__name__} {parsed!r}", "bold")
     show_item(console, item)
     lines = [
         (
-            f"{each.dataset_path}/{each.shard_name}: {', '.join(each.file_names)} "
+            f"{info.dataset_path}/{info.shard_name}: {', '.join(info.file_names)} "
             "(sample "
-            f"{each.index})"
+            f"{info.index})"
         )
-        for each in sources_of(item) or ()
+        for info in sources_of(item) or ()
     ]
     if not lines and dataset.indexed and len(parsed) == 2:
         console.print(_plan_table([*planned(dataset, parsed[1], 1, keys=True)]))
         return
-    console.say("Made from" if lines else "", "bold")
+    console.write_line("Made from" if lines else "", "bold")
     for line in lines[:_MOST_SOURCES]:
-        console.say(f"  {line}")
+        console.write_line(f"  {line}")
     if len(lines) > _MOST_SOURCES:
-        console.say(f"  and {len(lines) - _MOST_SOURCES} more")
+        console.write_line(f"  and {len(lines) - _MOST_SOURCES} more")
 
 
 def parse_key(text: str) -> tuple[Any, ...]:
@@ -371,7 +380,7 @@ def parse_key(text: str) -> tuple[Any, ...]:
 def show_item(console: Console, item: Any) -> None:
     """Print a sample or a batch, field by field; images also as pictures."""
     if isinstance(item, Failed):
-        console.say(f"  cannot be used: {item}", "red")
+        console.write_line(f"  cannot be used: {item}", "red")
         return
     for name, value in fields_shown(item).items():
         _show(console, name, value)
@@ -384,7 +393,7 @@ def _show(console: Console, name: str, value: Any) -> None:
     pictures = pictures_of(value)
     if pictures:
         size = f"{pictures[0].width} x {pictures[0].height} pixels"
-        console.say(f"  {name}: {format_sample_compact(value)}, {size}")
+        console.write_line(f"  {name}: {format_sample_compact(value)}, {size}")
         for picture in pictures[:_MOST_PICTURES] if console.is_terminal else ():
             console.print(drawn(picture))
         return
@@ -395,11 +404,11 @@ def _show(console: Console, name: str, value: Any) -> None:
     else:
         text = format_sample_detailed(value)
     lines = text.split("\n")
-    console.say(
+    console.write_line(
         f"  {name} ({type(value).__name__}):" + (f" {text}" if len(lines) == 1 else "")
     )
     for line in lines if len(lines) > 1 else ():
-        console.say(f"    {line}")
+        console.write_line(f"    {line}")
 
 
 def drawn(picture: PIL.Image.Image) -> Text:
@@ -483,7 +492,7 @@ def plan(
     )
     if not dataset.indexed:
         total += "; read, as no plan says what is packed or left out"
-    console.say(
+    console.write_line(
         total if run.validates else f"{total}; weights count {weighed_in(dataset)}"
     )
 
@@ -494,28 +503,28 @@ def _plan_table(batches: Sequence[PlannedBatch]) -> Table:
     title = f"Step {first:,}" if first == last else f"Steps {first:,} to {last:,}"
     ranked = batches[0].rank is not None
     ranks = (">rank",) if ranked else ()
-    made = table(
+    result = table(
         ">step", *ranks, "source", ">samples", ">epoch", "shard[samples]", title=title
     )
     for batch in batches:
-        place = [f"{batch.step:,}", *([str(batch.rank)] if ranked else [])]
+        batch_cells = [f"{batch.step:,}", *([str(batch.rank)] if ranked else [])]
         parts: dict[tuple[str, int], list[PlannedSample]] = {}
         for sample in batch.samples:
             parts.setdefault((sample.source, sample.epoch), []).append(sample)
         for (source, epoch), samples in parts.items():
-            cells = (f"{len(samples):,}", short(epoch), Text(_where(samples)))
-            made.add_row(*place, Text(source), *cells)
-            place = [""] * len(place)
-        made.add_section()
-    return made
+            cells = (f"{len(samples):,}", short(epoch), Text(_locations(samples)))
+            result.add_row(*batch_cells, Text(source), *cells)
+            batch_cells = [""] * len(batch_cells)
+        result.add_section()
+    return result
 
 
-def _where(samples: Iterable[PlannedSample]) -> str:
+def _locations(samples: Iterable[PlannedSample]) -> str:
     """Return where samples lie, shard by shard: "a.tar[0,3-5] b.tar[7]"."""
-    ordered = sorted(samples, key=lambda each: (each.shard or "", each.index))
+    ordered = sorted(samples, key=lambda sample: (sample.shard or "", sample.index))
     by_shard = [
         (shard, list(group))
-        for shard, group in groupby(ordered, lambda each: each.shard)
+        for shard, group in groupby(ordered, lambda sample: sample.shard)
     ]
     texts = [
         f"{shard or ''}[{_numbers(group)}]" for shard, group in by_shard[:_SHARDS_SHOWN]
@@ -588,22 +597,22 @@ def _as_json(simulation: Simulation, *, validates: bool) -> dict[str, Any]:
         "weights_count": None if validates else simulation.unit,
         "validates": validates,
         "read": simulation.read,
-        "stages": [asdict(each) for each in simulation.stages],
+        "stages": [asdict(entry) for entry in simulation.stages],
         "sources": [
-            {**asdict(each), "epochs": each.epochs} for each in simulation.sources
+            {**asdict(entry), "epochs": entry.epochs} for entry in simulation.sources
         ],
     }
 
 
-def _say_length(console: Console, simulation: Simulation, *, validates: bool) -> None:
+def _show_length(console: Console, simulation: Simulation, *, validates: bool) -> None:
     steps = counted(simulation.steps, "step")
     length = f"{steps}, {counted(simulation.samples, 'sample')}"
     if simulation.read is not None:
         length += f", estimated from the {simulation.read:,} batches that were read"
     if validates:
-        console.say(f"Validation, every sample once in stored order: {length}")
+        console.write_line(f"Validation, every sample once in stored order: {length}")
     else:
-        console.say(f"{length}; weights count {simulation.unit}")
+        console.write_line(f"{length}; weights count {simulation.unit}")
 
 
 def _show_simulation(
@@ -611,17 +620,21 @@ def _show_simulation(
 ) -> None:
     steps = simulation.steps
     samples = simulation.samples
-    _say_length(console, simulation, validates=validates)
-    asked = any(each.asked is not None for each in simulation.sources)
+    _show_length(console, simulation, validates=validates)
+    has_shares = any(entry.asked is not None for entry in simulation.sources)
     columns = (">planned %", ">drawn", ">of", ">epochs", ">repeats at")
-    made = table("source", *([">asked %"] if asked else []), *columns)
+    result = table("source", *([">asked %"] if has_shares else []), *columns)
     for source in simulation.sources:
-        made.add_row(Text(source.name), *_simulation_cells(source, asked=asked))
+        result.add_row(
+            Text(source.name), *_simulation_cells(source, has_shares=has_shares)
+        )
     if len(simulation.sources) > 1:
-        made.add_section()
-        count = sum(each.count for each in simulation.sources)
-        made.add_row("all", *([""] if asked else []), "", short(samples), short(count))
-    console.print(made)
+        result.add_section()
+        count = sum(entry.count for entry in simulation.sources)
+        result.add_row(
+            "all", *([""] if has_shares else []), "", short(samples), short(count)
+        )
+    console.print(result)
     for source in simulation.sources:
         if not source.drawn:
             _note_never_reached(console, source, steps)
@@ -634,10 +647,10 @@ def _note_never_reached(console: Console, source: SourceForecast, steps: int) ->
     console.note(f"{source.name}: {why}", "Never reached")
 
 
-def _simulation_cells(source: SourceForecast, *, asked: bool) -> list[str]:
+def _simulation_cells(source: SourceForecast, *, has_shares: bool) -> list[str]:
     """Return the cells of a source after its name; `asked` adds the asked share."""
     cells: list[str] = []
-    if asked:
+    if has_shares:
         cells.append("-" if source.asked is None else f"{100 * source.asked:.3f}")
     first = "-"
     latest = "unknown"

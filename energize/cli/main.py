@@ -69,15 +69,15 @@ class _Commands(TyperGroup):
             errors = Console(stderr=True)
             errors.note(str(reason), "Error", "bold red")
             if isinstance(reason, UntrustedCodeError):
-                errors.say(
+                errors.write_line(
                     "Here: energize --import MODULE COMMAND, COMMAND --trust-code "
                     "FOLDER, or once and for all programs: energize trust FOLDER"
                 )
-            given = isinstance(reason, ConfigError) and not isinstance(
+            is_usage = isinstance(reason, ConfigError) and not isinstance(
                 reason, MetadatasetError
             )
             missing = isinstance(reason, DatasetNotFoundError)
-            sys.exit(_USAGE if given or missing else _FAULTS)
+            sys.exit(_USAGE if is_usage or missing else _FAULTS)
 
 
 app = typer.Typer(
@@ -96,8 +96,8 @@ app.add_typer(state.app, name="state")
 app.add_typer(cache.app, name="cache")
 
 
-def _print_version(asked: bool) -> None:
-    if asked:
+def _print_version(is_set: bool) -> None:
+    if is_set:
         typer.echo(f"energize {version('energize')}")
         raise typer.Exit
 
@@ -205,8 +205,8 @@ def trust(
     trusted anew. Without a folder, those that are trusted are listed.
     """
     if folder is None:
-        for each in sorted(trusting.trusted_folders()) or ["no folder is trusted"]:
-            typer.echo(each)
+        for entry in sorted(trusting.trusted_folders()) or ["no folder is trusted"]:
+            typer.echo(entry)
     elif forgotten:
         trusting.forget(folder)
         typer.echo(f"{folder} is not trusted any more")

@@ -84,7 +84,7 @@ class EncoderOptions:
         if self.encoder_per_type:
             types = dict.fromkeys(leaf.sample_class for leaf in leaves)
             return {sample_type: DefaultTaskEncoder() for sample_type in types}
-        return None if self.encoder is None else made_encoder(self.encoder)
+        return None if self.encoder is None else load_encoder(self.encoder)
 
 
 @dataclass(frozen=True)
@@ -151,7 +151,7 @@ class RunOptions(EncoderOptions):
         node = node_at(mix, self.split)
         options = self._read_options()
         if not samples:
-            options |= _stand_ins(every_leaf(node))
+            options |= _placeholders(every_leaf(node))
         if self.encoder is None:
             # Only cookers read stores.
             node = with_leaves(node, lambda leaf: leaf.model_copy(update={"aux": {}}))
@@ -172,28 +172,34 @@ class RunOptions(EncoderOptions):
 
 
 def takes(
-    name: str, kind: type[Any]
+    name: str, options_class: type[Any]
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Give a command, which has a parameter of that name, the options of a dataclass
     instead.
     """
-    options = inspect.signature(kind, eval_str=True).parameters
+    options = inspect.signature(options_class, eval_str=True).parameters
 
     def taking(command: Callable[..., None]) -> Callable[..., None]:
-        own = inspect.signature(command, eval_str=True).parameters
+        parameters = inspect.signature(command, eval_str=True).parameters
 
         @wraps(command)
-        def called(**given: Any) -> None:
-            made = kind(**{option: given.pop(option) for option in options})
-            command(**{name: made}, **given)
+        def called(**arguments: Any) -> None:
+            value = options_class(
+                **{option: arguments.pop(option) for option in options}
+            )
+            command(**{name: value}, **arguments)
 
-        shown = [each for each in own.values() if each.name != name]
+        shown = [
+            parameter for parameter in parameters.values() if parameter.name != name
+        ]
         shown += [
-            each.replace(kind=inspect.Parameter.KEYWORD_ONLY)
-            for each in options.values()
+            parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+            for parameter in options.values()
         ]
         called.__signature__ = inspect.Signature(shown)  # type: ignore[attr-defined]
-        called.__annotations__ = {each.name: each.annotation for each in shown}
+        called.__annotations__ = {
+            parameter.name: parameter.annotation for parameter in shown
+        }
         del called.__wrapped__
         return called
 
@@ -203,18 +209,18 @@ def takes(
 takes_run = takes("run", RunOptions)
 
 
-def made_encoder(text: str) -> TaskEncoder[Any, Any, Any, Any]:
+def load_encoder(text: str) -> TaskEncoder[Any, Any, Any, Any]:
     """Return the task encoder that MODULE:NAME names, or makes."""
-    found = object_named(text, "--encoder")
+    target = object_named(text, "--encoder")
     try:
-        made: TaskEncoder[Any, Any, Any, Any] = (
-            found if isinstance(found, TaskEncoder) else found()
+        encoder: TaskEncoder[Any, Any, Any, Any] = (
+            target if isinstance(target, TaskEncoder) else target()
         )
     except Exception as reason:  # whatever the code of a user raises
         raise ConfigError(
             f"--encoder: {text} cannot be made: {type(reason).__name__}: {reason}"
         ) from reason
-    return made  # what is no TaskEncoder is told where it is used
+    return encoder  # what is no TaskEncoder is told where it is used
 
 
 def _composed_batch_size(node: MixNode | Stages) -> int | None:
@@ -233,13 +239,13 @@ def _split_names(split_parts: str) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def _stand_ins(leaves: Sequence[Leaf]) -> dict[str, Any]:
+def _placeholders(leaves: Sequence[Leaf]) -> dict[str, Any]:
     """Functions in place of those that folders bring along, which are never called."""
     parts = [part for leaf in leaves if isinstance(leaf, Join) for part in leaf.parts]
     coded = [leaf for leaf in (*leaves, *parts) if leaf.config.code]
     return {
-        name: {leaf.path: stand_in for leaf in coded if name in leaf.config.code}
-        for name, stand_in in (("sample_loader", dict), ("part_filter", bool))
+        name: {leaf.path: placeholder for leaf in coded if name in leaf.config.code}
+        for name, placeholder in (("sample_loader", dict), ("part_filter", bool))
     }
 
 
@@ -370,9 +376,9 @@ def imported(name: str, option: str) -> ModuleType:
     folder is looked in. Raise `ConfigError` that names the `option` for one that cannot
     be imported.
     """
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.insert(0, here)
+    working_folder = str(Path.cwd())
+    if working_folder not in sys.path:
+        sys.path.insert(0, working_folder)
     try:
         if name.endswith(".py"):
             return run_file(Path(name), Path(name).stem)
@@ -390,10 +396,12 @@ def object_named(text: str, option: str) -> Any:
         raise ConfigError(
             f"{option}: expected MODULE:NAME or FILE.py:NAME, got {text!r}"
         )
-    found: Any = imported(module_name, option)
-    if not hasattr(found, name):
-        known = [each for each in vars(found) if not each.startswith("_")]
+    module: Any = imported(module_name, option)
+    if not hasattr(module, name):
+        names = [
+            attribute for attribute in vars(module) if not attribute.startswith("_")
+        ]
         raise ConfigError(
-            f"{option}: {module_name} has no {name!r}{nearest(name, known)}"
+            f"{option}: {module_name} has no {name!r}{nearest(name, names)}"
         )
-    return getattr(found, name)
+    return getattr(module, name)

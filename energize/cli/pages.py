@@ -100,18 +100,18 @@ class PreviewPage:
 
     mix: Path
     run: mixes.RunOptions
-    given: InitVar[Dataset[Any] | None] = None
+    opened: InitVar[Dataset[Any] | None] = None
 
-    def __post_init__(self, given: Dataset[Any] | None) -> None:
-        self.dataset = self._read() if given is None else given
+    def __post_init__(self, opened: Dataset[Any] | None) -> None:
+        self.dataset = self._read() if opened is None else opened
         self.loads, self.weights = loads_of(self.dataset), _weights(self.dataset)
         self.labels = source_names(self.dataset)
         self.words = None
         self._stream: Iterator[tuple[Any, Refs]] | None = None
         self._reached = 0  # of a stream: the step that comes next
         if self.run.encoder is not None:
-            made = mixes.made_encoder(self.run.encoder)
-            owner = getattr(made, "processor", made)
+            encoder = mixes.load_encoder(self.run.encoder)
+            owner = getattr(encoder, "processor", encoder)
             tokenizer = getattr(owner, "tokenizer", owner)
             self.words = getattr(tokenizer, "convert_ids_to_tokens", None)
 
@@ -179,45 +179,50 @@ class PreviewPage:
         """Return the page of some steps; `served`, with links to others; or of batches
         that are `past`, without what comes.
         """
-        found = []
+        read_batches = []
         shown = ""
         for batch in past or self.batches(at, steps):
             shown += self._batch_html(batch)
-            found.append(replace(batch, item=None))  # which may be large
+            read_batches.append(replace(batch, item=None))  # which may be large
         kinds = ("html", "css", "js")
-        shell, *own = (
-            Path(__file__).with_name(f"page.{kind}").read_text() for kind in kinds
+        shell, *assets = (
+            Path(__file__).with_name(f"page.{suffix}").read_text() for suffix in kinds
         )
         digests = [
-            base64.b64encode(hashlib.sha256(e.encode()).digest()).decode() for e in own
+            base64.b64encode(hashlib.sha256(e.encode()).digest()).decode()
+            for e in assets
         ]
         page = Template(shell).substitute(
             name=text(self.mix.name or self.mix),
             split=text(self.run.split),
             step=f"{at:,}",
-            style=own[0],
+            style=assets[0],
             style_digest=digests[0],
-            script=own[1],
+            script=assets[1],
             script_digest=digests[1],
-            links=self._links(at, steps, found, served=served),
-            sources="" if past else self._sources(found, steps),
+            links=self._links(at, steps, read_batches, served=served),
+            sources="" if past else self._sources(read_batches, steps),
             batches=shown or error(f"There is no step {at:,}"),
         )
         return page.encode("utf-8", "backslashreplace")
 
     def _links(
-        self, at: int, steps: int, found: Sequence[PreviewBatch], *, served: bool
+        self, at: int, steps: int, read_batches: Sequence[PreviewBatch], *, served: bool
     ) -> str:
         if not served:
-            return "".join(f'<a href="#{b.anchor}">{b.name}</a>' for b in found[:12])
-        before = max(0, at - steps)
-        after = at + steps
+            return "".join(
+                f'<a href="#{b.anchor}">{b.name}</a>' for b in read_batches[:12]
+            )
+        previous_step = max(0, at - steps)
+        next_step = at + steps
         back = (
             '<a href="/?step=0">First</a><a rel="prev" '
-            f'href="/?step={before}">Previous</a>'
+            f'href="/?step={previous_step}">Previous</a>'
         )
         ahead = (
-            f'<a rel="next" href="/?step={after}">Next</a>' if after < self.end else ""
+            f'<a rel="next" href="/?step={next_step}">Next</a>'
+            if next_step < self.end
+            else ""
         )
         return (
             f'{back if at else ""}{ahead}<form action="/"><label '
@@ -227,38 +232,40 @@ class PreviewPage:
             "<button>Go</button></form>"
         )
 
-    def _sources(self, found: Sequence[PreviewBatch], steps: int) -> str:
+    def _sources(self, read_batches: Sequence[PreviewBatch], steps: int) -> str:
         """What was asked of the sources, and what comes."""
-        here = Counter(each.source for batch in found for each in batch.samples)
+        shown_counts = Counter(
+            entry.source for batch in read_batches for entry in batch.samples
+        )
         horizon = min(max(_HORIZON, steps), max(1, self.end))
         try:
             read = None if self.dataset.indexed else max(1, steps)
-            told = simulate(self.dataset, horizon, read=read)
+            forecast = simulate(self.dataset, horizon, read=read)
         except Exception as reason:  # reading a stream calls the encoder of the user
             return error(f"What comes of each source cannot be told: {reason}")
         body = []
         bar = ""
         begun = 0.0
-        for number, each in enumerate(told.sources):
-            asked = "-" if each.asked is None else f"{each.asked:.2%}"
+        for number, entry in enumerate(forecast.sources):
+            requested = "-" if entry.asked is None else f"{entry.asked:.2%}"
             size = stored_size(self.dataset.sources[number])
             numbers = (
-                f"{here[each.name]:,}",
-                short(each.count),
+                f"{shown_counts[entry.name]:,}",
+                short(entry.count),
                 size,
-                short(each.epochs, 2),
+                short(entry.epochs, 2),
             )
             body.append(
-                (_chip(each.name, number), asked, f"{each.share:.2%}", *numbers)
+                (_chip(entry.name, number), requested, f"{entry.share:.2%}", *numbers)
             )
             bar += (
                 f'<rect class="s{number % _COLOURS}" x="{100 * begun:.3f}" y="0" '
                 'height="1" '
-                f'width="{100 * each.share:.3f}"/>'
+                f'width="{100 * entry.share:.3f}"/>'
             )
-            begun += each.share
+            begun += entry.share
         counts = "samples" if self.run.validates else weighed_in(self.dataset)
-        what = f"{counted(horizon, 'step')}, {counted(told.samples, 'sample')}"
+        extent = f"{counted(horizon, 'step')}, {counted(forecast.samples, 'sample')}"
         head = (
             "source",
             ">asked",
@@ -269,7 +276,7 @@ class PreviewPage:
             ">epochs",
         )
         return (
-            f"<h2>Sources <small>of {what}; weights count {text(counts)}</small></h2>"
+            f"<h2>Sources <small>of {extent}; weights count {text(counts)}</small></h2>"
             '<svg class="bar" viewBox="0 0 100 1" preserveAspectRatio="none" '
             'role="img" '
             f'aria-label="Shares of the sources, as in the table">{bar}</svg>'
@@ -281,11 +288,11 @@ class PreviewPage:
         weights = np.asarray(
             field_of(batch.item, WEIGHTS) if is_record(batch.item) else None
         )
-        told = [self.weights[source] for source in batch.refs.source.tolist()]
+        loss_weights = [self.weights[source] for source in batch.refs.source.tolist()]
         if weights.shape == (count,):
-            told = weights.tolist()
+            loss_weights = weights.tolist()
         shown = "".join(
-            self._sample_html(batch, row, told[row])
+            self._sample_html(batch, row, loss_weights[row])
             for row in range(min(count, _MOST_SAMPLES))
         )
         more = count - _MOST_SAMPLES
@@ -306,7 +313,7 @@ class PreviewPage:
         elif self.run.encoder is None and not isinstance(batch.item, OSError):
             inner = f'<p class="note">No batch: {text(batch.item)}</p>'
         else:
-            inner = error(_told(batch.item))
+            inner = error(_failure_text(batch.item))
         return (
             f"<h3>After the encoder <small>{text(named)}</small></h3>"
             f'<div class="encoded">{inner}</div>'
@@ -316,29 +323,31 @@ class PreviewPage:
         planned = batch.samples[row]
         source = int(batch.refs.source[row])
         sample = self.stored(source, int(batch.refs.index[row]))
-        where = f"{planned.shard or ''} #{planned.index:,}".strip()
+        location = f"{planned.shard or ''} #{planned.index:,}".strip()
         if planned.epoch:
-            where += f", pass {planned.epoch + 1:,}"
-        told = _loss_html(weight, getattr(planned, "loss", None))
+            location += f", pass {planned.epoch + 1:,}"
+        loss_html = _loss_html(weight, getattr(planned, "loss", None))
         key = ""
         more: dict[str, Any] = {"type": type(sample).__name__}
         if isinstance(sample, Failed | Exception):
-            body = error(f"{_told(sample)}\nA substitute takes its place in the batch.")
+            body = error(
+                f"{_failure_text(sample)}\nA substitute takes its place in the batch."
+            )
         else:
             values = fields_shown(sample)
             key = str(values.get("__key__", ""))
             more |= _metadata_of(values)
             body = _fields_html(sample, values)
         files = getattr(sample, "__sources__", None) or ()
-        more |= {"files": " ".join(name for each in files for name in each.file_names)}
+        more |= {"files": " ".join(name for info in files for name in info.file_names)}
         label = f"Sample {row + 1} of {len(batch.samples)}, {planned.source} {key}"
         metadata = mapping_html({k: v for k, v in more.items() if v})
         return (
             '<article class="sample" tabindex="0" '
             f'aria-label="{text(label[:300])}"><header>'
             f'{_chip(planned.source, source)}<span class="where">{text(key)} '
-            f"{text(where)}</span>"
-            f"{told}</header><div "
+            f"{text(location)}</span>"
+            f"{loss_html}</header><div "
             f'class="body">{body}<details><summary>Metadata</summary>'
             f"{metadata}</details></div></article>"
         )
@@ -352,7 +361,7 @@ def _weights(dataset: Dataset[Any], above: float = 1.0) -> list[float]:
         above *= dataset.weight
     if not dataset.inputs:
         return [above for _ in dataset.sources]
-    return tree.of_sources(dataset, [_weights(each, above) for each in dataset.inputs])
+    return tree.of_sources(dataset, [_weights(node, above) for node in dataset.inputs])
 
 
 def _loss_html(weight: float, loss: float | None) -> str:
@@ -391,7 +400,7 @@ def _fields_html(sample: Any, values: Mapping[str, Any]) -> str:
     return "".join(pictures + details)
 
 
-def _told(reason: object) -> str:
+def _failure_text(reason: object) -> str:
     ours = isinstance(reason, EnergizeError | Failed)
     return str(reason) if ours else f"{type(reason).__name__}: {reason}"
 
@@ -405,7 +414,7 @@ def stored_size(source: Any) -> str:
     with suppress(OSError, AttributeError):
         if isinstance(source, WebdatasetSource) and len(source.shards) <= 10_000:
             return decimal(
-                sum((source.path / each).stat().st_size for each in source.shards)
+                sum((source.path / shard).stat().st_size for shard in source.shards)
             )
         if source.path.is_file():
             return decimal(source.path.stat().st_size)
@@ -440,20 +449,20 @@ class _Handler(BaseHTTPRequestHandler):
     sys_version = ""
 
     def do_GET(self) -> None:
-        asked = urlsplit(self.path)
-        given = parse_qs(asked.query).get("step", [str(self.server.first)])[-1]
+        url = urlsplit(self.path)
+        step = parse_qs(url.query).get("step", [str(self.server.first)])[-1]
         names = [f"{name}:{self.server.server_port}" for name in (_HOST, "localhost")]
         if self.headers.get("Host", "").lower() not in names:
             self._answer(403, b"This page is for " + " and ".join(names).encode())
-        elif asked.path != "/":
+        elif url.path != "/":
             self._answer(404, b"The page is at /?step=0")
-        elif not re.fullmatch("[0-9]{1,12}", given):
+        elif not re.fullmatch("[0-9]{1,12}", step):
             self._answer(400, b"step is a whole number from 0 on, of at most 12 digits")
         else:
             try:
                 with self.server.reading:
                     page = self.server.look.page(
-                        int(given), self.server.steps, served=True
+                        int(step), self.server.steps, served=True
                     )
                 self._answer(200, page, "text/html")
             except EnergizeError as reason:
@@ -461,10 +470,10 @@ class _Handler(BaseHTTPRequestHandler):
 
     do_HEAD = do_GET  # noqa: N815 - its name there
 
-    def _answer(self, code: int, body: bytes, kind: str = "text/plain") -> None:
+    def _answer(self, code: int, body: bytes, content_type: str = "text/plain") -> None:
         self.send_response(code)
         for name, value in (
-            ("Content-Type", f"{kind}; charset=utf-8"),
+            ("Content-Type", f"{content_type}; charset=utf-8"),
             ("Content-Length", str(len(body))),
             ("Cache-Control", "no-store"),
             ("X-Content-Type-Options", "nosniff"),
@@ -489,9 +498,9 @@ def _bound(port: int | None) -> _Server:
     some.
     """
     tried = range(_PORT, _PORT + _TRIED) if port is None else (port,)
-    for each in tried:
+    for port_number in tried:
         try:
-            return _Server((_HOST, each), _Handler)
+            return _Server((_HOST, port_number), _Handler)
         except OSError as reason:
             refused = reason
     named = (
@@ -524,10 +533,10 @@ def serve(
         server.steps = batches
         server.first = at
         console = Console()
-        console.say(
+        console.write_line(
             f"http://{_HOST}:{server.server_port}/?step={at} shows {mix}; Ctrl-C ends "
             "it"
         )
         with suppress(KeyboardInterrupt):
             server.serve_forever()
-        console.say("Ended")
+        console.write_line("Ended")

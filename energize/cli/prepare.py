@@ -54,7 +54,7 @@ class Media:
     ] = None
 
     @property
-    def given(self) -> tuple[str | None, bool, bool]:
+    def choices(self) -> tuple[str | None, bool, bool]:
         """What was said of media."""
         return (
             self.media_metadata_by_glob,
@@ -204,8 +204,8 @@ def prepare(  # noqa: PLR0913
     choices["overwrite"] = force_overwrite
     if not tar_index_only and by.task is None:
         typed = not skip_dataset_yaml
-        may_ask = not (non_interactive or by.on == "slurm")
-        _complete(console, path, choices, typed=typed, may_ask=may_ask)
+        is_interactive = not (non_interactive or by.on == "slurm")
+        _complete(console, path, choices, typed=typed, is_interactive=is_interactive)
     by = by.run(console)
     report = index.prepare(
         path,
@@ -216,11 +216,11 @@ def prepare(  # noqa: PLR0913
         sqlite=sqlite or filtered is not None,
         tar_index_only=tar_index_only,
         fix_duplicates=fix_duplicates,
-        **by.given("Indexing shards"),
+        **by.arguments("Indexing shards"),
     )
     show_report(console, report, by, "Indexed {} in {}")
     if filtered is None:
-        console.say("Done")
+        console.write_line("Done")
     else:
         _collect(console, path, filtered, media, by)
 
@@ -260,7 +260,9 @@ def show_report(
     """
     of = "" if by.task is None else f"Task {by.task} of {by.tasks}: "
     samples = f"{report.samples:,} samples"
-    console.say(of + done.format(samples, counted(len(report.shard_counts), "shard")))
+    console.write_line(
+        of + done.format(samples, counted(len(report.shard_counts), "shard"))
+    )
     if report.splits:
         show_splits(console, report.splits, report.shard_counts, report.windows)
     if report.config is not None:
@@ -270,7 +272,7 @@ def show_report(
 
 def _show_measured(console: Console, report: Any) -> None:
     if report.columns:
-        console.say(f"Columns of {report.samples:,} samples:")
+        console.write_line(f"Columns of {report.samples:,} samples:")
         show_columns(console, report.columns, {})
     for note in report.notes:
         console.note(note)
@@ -279,16 +281,18 @@ def _show_measured(console: Console, report: Any) -> None:
 def _add(console: Console, path: Path, by: Tasks, measured: dict[str, Any]) -> None:
     """Write checksums and columns of a folder that is prepared."""
     columns, defaults, checksums = measured.values()
-    options = by.given("Reading shards")
+    options = by.arguments("Reading shards")
     if checksums:
         report = prepare_checksums(path, **options)
-        console.say(
+        console.write_line(
             f"Wrote checksums of {report.samples:,} samples, {report.bytes:,} bytes"
         )
     if columns:
-        made = measures.prepare_columns(path, columns, defaults=defaults, **options)
-        _show_measured(console, made)
-    console.say("Done")
+        report_of_columns = measures.prepare_columns(
+            path, columns, defaults=defaults, **options
+        )
+        _show_measured(console, report_of_columns)
+    console.write_line("Done")
 
 
 def _prepare_file(console: Console, path: Path, work: Work, *, checksums: bool) -> None:
@@ -296,9 +300,9 @@ def _prepare_file(console: Console, path: Path, work: Work, *, checksums: bool) 
     any.
     """
     if is_jsonl(path):
-        on_progress = work.telling("Indexing lines")
+        on_progress = work.reporter("Indexing lines")
         count = index.prepare_jsonl(path, checksums=checksums, on_progress=on_progress)
-        console.say(f"Done. Found {count} samples.")
+        console.write_line(f"Done. Found {count} samples.")
         return
     if checksums or path.suffix not in (".yaml", ".yml"):
         raise ConfigError(
@@ -308,37 +312,37 @@ def _prepare_file(console: Console, path: Path, work: Work, *, checksums: bool) 
     from energize.energon.loading import prepare_metadataset
 
     prepare_metadataset(path)
-    console.say("Done")
+    console.write_line("Done")
 
 
 # Options as they are typed.
 
 
 def _pair(option: str, text: str, separator: str = "=") -> tuple[str, str]:
-    name, found, value = text.partition(separator)
-    if not (name and found and value):
+    name, delimiter, value = text.partition(separator)
+    if not (name and delimiter and value):
         raise ConfigError(f"{option}: expected NAME{separator}VALUE, got {text!r}")
     return name, value
 
 
-def parse_columns(given: Sequence[str]) -> dict[str, measures.How]:
+def parse_columns(texts: Sequence[str]) -> dict[str, measures.How]:
     """Return the columns of `--column NAME=HOW`; a function that HOW names is
     imported.
     """
     columns: dict[str, measures.How] = {}
-    for each in given:
-        name, how = _pair("--column", each)
+    for text in texts:
+        name, how = _pair("--column", text)
         if name in columns:
             raise ConfigError(f"--column: {name!r} is given twice")
         try:
             written = measures.is_written(how)
             columns[name] = how if written else object_named(how, f"--column {name}")
         except ConfigError as fault:
-            raise ConfigError(f"{fault}{measures.kind_meant(how)}") from None
+            raise ConfigError(f"{fault}{measures.suggest_measure(how)}") from None
     return columns
 
 
-def parse_patterns(given: Sequence[str]) -> dict[str, list[str]]:
+def parse_patterns(texts: Sequence[str]) -> dict[str, list[str]]:
     """Return patterns of shard names by split: "train:train-.*"; several for one split
     are joined.
 
@@ -346,8 +350,8 @@ def parse_patterns(given: Sequence[str]) -> dict[str, list[str]]:
     {'train': ['a-.*', 'b-.*'], 'val': ['c-.*']}
     """
     patterns: dict[str, list[str]] = {}
-    for each in given:
-        part, pattern = _pair("--split-parts", each, ":")
+    for text in texts:
+        part, pattern = _pair("--split-parts", text, ":")
         patterns.setdefault(part, []).append(pattern)
     return patterns
 
@@ -378,7 +382,12 @@ _NEEDED = (
 
 
 def _complete(
-    console: Console, path: Path, choices: dict[str, Any], *, typed: bool, may_ask: bool
+    console: Console,
+    path: Path,
+    choices: dict[str, Any],
+    *,
+    typed: bool,
+    is_interactive: bool,
 ) -> None:
     """Complete the choices: what was not given is asked for, where somebody may be
     asked.
@@ -386,13 +395,13 @@ def _complete(
     Raise `ConfigError` that names the options for what is missing.
     """
     fields.check_choice(choices["sample_type"], choices["field_map"])
-    split_given = choices["split_ratios"] or choices["split_patterns"]
-    if split_given and (choices["sample_type"] or not typed):
+    has_split = choices["split_ratios"] or choices["split_patterns"]
+    if has_split and (choices["sample_type"] or not typed):
         return
-    if not may_ask:
+    if not is_interactive:
         raise ConfigError(f"--non-interactive asks nothing: {_NEEDED}")
     try:
-        _ask(console, path, choices, typed=typed)
+        _prompt(console, path, choices, typed=typed)
     except typer.Abort:
         if sys.stdin.isatty():
             raise
@@ -402,7 +411,7 @@ def _complete(
 
 
 def _media_filter(media: Media) -> MediaFilterConfig | None:
-    return MediaFilterConfig.parse(*media.given) if any(media.given) else None
+    return MediaFilterConfig.parse(*media.choices) if any(media.choices) else None
 
 
 def _check_only_measured(path: Path, choices: Sequence[Any]) -> None:
@@ -415,7 +424,7 @@ def _check_only_measured(path: Path, choices: Sequence[Any]) -> None:
         )
 
 
-def _ask_ratios(shards: int) -> Any:
+def _prompt_ratios(shards: int) -> Any:
     few = {1: "1,0,0", 2: "1,1,0"}.get(shards, f"{shards - 2},1,1")
     proposal = few if shards < 10 else "8,1,1"
     question = f"Ratio of train, val, test over {shards} shards"
@@ -436,16 +445,18 @@ def _show_types(console: Console) -> None:
     )
 
 
-def _ask(console: Console, path: Path, choices: dict[str, Any], *, typed: bool) -> None:
+def _prompt(
+    console: Console, path: Path, choices: dict[str, Any], *, typed: bool
+) -> None:
     names, _ = find_shards(path, choices["exclude"])
-    console.say(f"Found {len(names):,} shards, from {names[0]} to {names[-1]}")
+    console.write_line(f"Found {len(names):,} shards, from {names[0]} to {names[-1]}")
     if is_prepared(path) and not choices["overwrite"]:
         question = "It is prepared already. Prepare it again?"
         choices["overwrite"] = typer.confirm(question, abort=True)
     look = fields.FirstLook(path / names[0])
     show_item(console, look.samples[0].raw())
     if choices["split_ratios"] is None and choices["split_patterns"] is None:
-        choices["split_ratios"] = _ask_ratios(len(names))
+        choices["split_ratios"] = _prompt_ratios(len(names))
     if not typed or choices["sample_type"] is not None:
         return
     if not typer.confirm("Say in a dataset.yaml what its samples are?", default=True):
@@ -455,7 +466,7 @@ def _ask(console: Console, path: Path, choices: dict[str, Any], *, typed: bool) 
     sample_type = _answer("Sample type", proposed, _sample_type)
     choices["sample_type"] = sample_type
     if sample_type != CRUDE and choices["field_map"] is None:
-        choices["field_map"] = _ask_field_map(console, sample_type, look)
+        choices["field_map"] = _prompt_field_map(console, sample_type, look)
 
 
 def _answer(question: str, proposal: str, parse: Any) -> Any:
@@ -480,8 +491,8 @@ def numbered_types() -> dict[int, str]:
     It counts the types that it exports by name, its `Sample` among them; then come
     plain dicts, and here what it does not number.
     """
-    others = (CRUDE, "ConversationSample", "VQAOCRSample", "PreferenceSample")
-    names = [*sorted({*fields.SAMPLE_TYPE_NAMES, "Sample"}.difference(others)), *others]
+    rare = (CRUDE, "ConversationSample", "VQAOCRSample", "PreferenceSample")
+    names = [*sorted({*fields.SAMPLE_TYPE_NAMES, "Sample"}.difference(rare)), *rare]
     return {n: name for n, name in enumerate(names) if name != "Sample"}
 
 
@@ -495,18 +506,20 @@ def _sample_type(text: str) -> str:
     return name
 
 
-def _ask_field_map(
+def _prompt_field_map(
     console: Console, sample_type: str, look: fields.FirstLook
 ) -> dict[str, str] | None:
     """Ask from which part each field comes; None where the proposal is taken as it
     is.
     """
     proposed = fields.propose_field_map(sample_type, look)
-    told = ", ".join(f"{name} from {source}" for name, source in proposed.items())
-    console.say(f"Proposed: {told or 'nothing fits'}")
+    fields_text = ", ".join(
+        f"{name} from {source}" for name, source in proposed.items()
+    )
+    console.write_line(f"Proposed: {fields_text or 'nothing fits'}")
     if not typer.confirm("Say for each field where it comes from?", default=True):
         return None
-    console.say(
+    console.write_line(
         f"Where each field comes from. Parts: {', '.join(look.parts)}. A comma "
         "separates alternatives (jpg,png), brackets look into JSON "
         "(json[caption][en])."
@@ -534,7 +547,7 @@ def prepare_media(
     Exits with 1 when some are damaged; what is known of the others is stored all the
     same.
     """
-    by = MediaFilterConfig.parse(*media.given)
+    by = MediaFilterConfig.parse(*media.choices)
     if not is_folder(path):
         raise ConfigError(
             f"{path} is a file; media metadata are those of the files of a folder"
@@ -551,12 +564,12 @@ def _collect(
         by,
         tmp_path=media.tmp_path,
         workers=work.num_workers,
-        on_progress=work.telling("Looking at media"),
+        on_progress=work.reporter("Looking at media"),
     )
     if report.damaged:
-        told = counted(len(report.damaged), "damaged file")
-        console.note(f"{told}, without metadata:{listed(report.damaged)}")
-    console.say(f"Done. Stored metadata for {report.count} files.")
+        count = counted(len(report.damaged), "damaged file")
+        console.note(f"{count}, without metadata:{listed(report.damaged)}")
+    console.write_line(f"Done. Stored metadata for {report.count} files.")
     if report.damaged:
         raise typer.Exit(1)
 
@@ -600,6 +613,6 @@ def convert(
         field_map=None if field_map is None else parse_field_map(field_map),
         image_folder=image_folder,
         strict=strict,
-        **by.given("Writing shards"),
+        **by.arguments("Writing shards"),
     )
     show_report(console, report, by, "Converted {} to {}")

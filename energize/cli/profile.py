@@ -47,7 +47,7 @@ over may take."""
 
 _HEADROOM = 1.1
 _ALONE = 9.0
-_ALIKE = 0.95
+_SUFFICIENT = 0.95
 """What a loader has to give of what is consumed; the same without workers, where
 training waits for each batch, so that it does for a tenth of its time; and what of the
 most that was measured."""
@@ -103,45 +103,48 @@ def profile(
     """
     numbers = {
         0,
-        *(int(_number("--workers", each, r"(\d+)$")) for each in workers.split(",")),
+        *(
+            int(_number("--workers", samples_per_item, r"(\d+)$"))
+            for samples_per_item in workers.split(",")
+        ),
     }
     step = _number("--step-time", step_time, r"(\d+\.?\d*) ?(m?)s$")
-    asked = _number("--consume", consume, r"(\d+\.?\d*)(?:/s)?$")
+    consumed = _number("--consume", consume, r"(\d+\.?\d*)(?:/s)?$")
     dataset = run.read(mix, samples=True)
     state = None
     rows: list[dict[str, Any]] = []
     busy: dict[tuple[str, str], float] = defaultdict(float)
-    tell = progress("Measuring")
+    report = progress("Measuring")
     for many in sorted(numbers):
-        tell(len(rows), len(numbers))
+        report(len(rows), len(numbers))
         into = None if many else busy
         row, state = _measured(dataset, many, seconds / len(numbers), state, into)
         rows.append(row)
-    each = rows[0]["samples_per_item"]
+    samples_per_item = rows[0]["samples_per_item"]
     total = sum(busy.values())
     stages: dict[str, float] = defaultdict(float)
     for (stage, _), part in busy.items():
         stages[stage] += part / total
     lines = {line: part / total for (_, line), part in busy.items() if line}
-    told: dict[str, Any] = {
+    result: dict[str, Any] = {
         "stages": dict(sorted(stages.items(), key=lambda pair: -pair[1])),
         "lines": dict(sorted(lines.items(), key=lambda pair: -pair[1])[:3]),
         "workers": rows,
-        "samples_per_item": each,
-        "consumes": each / step if step else asked or None,
+        "samples_per_item": samples_per_item,
+        "consumes": samples_per_item / step if step else consumed or None,
         "cpus": len(os.sched_getaffinity(0)),
     }
-    told |= _verdict(told)
+    result |= _verdict(result)
     if as_json:
-        print_json(told)
+        print_json(result)
     else:
-        _show(Console(), told)
+        _show(Console(), result)
 
 
 def _number(option: str, text: str | None, form: str) -> float:
-    found = re.match(form, text.strip()) if text else None
+    match = re.match(form, text.strip()) if text else None
     if text is not None and (
-        found is None or (option != "--workers" and not float(found[1]))
+        match is None or (option != "--workers" and not float(match[1]))
     ):
         forms = {
             "--workers": "0,1,2,4",
@@ -149,7 +152,7 @@ def _number(option: str, text: str | None, form: str) -> float:
             "--step-time": "250ms or 0.25s",
         }
         raise ConfigError(f"{option}: expected {forms[option]}, got {text!r}")
-    return float(found[1]) / (1000 if "m" in found.groups() else 1) if found else 0.0
+    return float(match[1]) / (1000 if "m" in match.groups() else 1) if match else 0.0
 
 
 def _measured(
@@ -170,30 +173,30 @@ def _measured(
         counted = 0
         used = 0.0
         over = threading.Event()
-        told = into, threading.get_ident(), over
-        watch = threading.Thread(target=_watch, args=told, daemon=True)
+        arguments = into, threading.get_ident(), over
+        watch = threading.Thread(target=_watch, args=arguments, daemon=True)
         for _ in items:
             counted = counted + 1
-            now = time.perf_counter()
-            if not used and now - first >= _WARM * seconds:
+            current = time.perf_counter()
+            if not used and current - first >= _WARM * seconds:
                 counted = 0
-                start = now
+                start = current
                 used = time.thread_time()
                 if into is not None:
                     watch.start()
-            elif used and now - first >= seconds:
+            elif used and current - first >= seconds:
                 break
         passed = time.perf_counter() - start
         used = time.thread_time() - used
         over.set()
         if watch.ident is not None:
             watch.join()
-        each = _samples_per_item(loader.report())
-        samples = counted * each
+        samples_per_item = _samples_per_item(loader.report())
+        samples = counted * samples_per_item
         row = {
             "workers": workers,
             "samples_per_second": samples / passed,
-            "samples_per_item": each,
+            "samples_per_item": samples_per_item,
             "hand_over_seconds": used / samples if workers else 0.0,
             "first_item_seconds": first - began,
         }
@@ -248,28 +251,30 @@ def _rates(rows: dict[int, dict[str, Any]], most: int) -> dict[int, float]:
     return {workers: rows[workers]["samples_per_second"] for workers in usable}
 
 
-def _verdict(told: dict[str, Any]) -> dict[str, Any]:
+def _verdict(result: dict[str, Any]) -> dict[str, Any]:
     """Return what limits, how many workers to use, and what to do, in words."""
-    asked = told["consumes"]
-    of = {row["workers"]: row for row in told["workers"]}
-    limit = next(iter(told["stages"]), "read")
+    consumed = result["consumes"]
+    row_of = {row["workers"]: row for row in result["workers"]}
+    limit = next(iter(result["stages"]), "read")
     most = (
-        max(of) if limit == "read" else told["cpus"]
+        max(row_of) if limit == "read" else result["cpus"]
     )  # who waits for disks needs no core
-    rate = _rates(of, most)
-    enough = _ALIKE * max(rate.values()) if asked is None else _HEADROOM * asked
+    rate = _rates(row_of, most)
+    enough = (
+        _SUFFICIENT * max(rate.values()) if consumed is None else _HEADROOM * consumed
+    )
     use = _fewest_workers(rate, enough)
-    needed_alone = _ALONE * asked if asked else math.inf
-    if of[0]["samples_per_second"] >= needed_alone:
+    needed_alone = _ALONE * consumed if consumed else math.inf
+    if row_of[0]["samples_per_second"] >= needed_alone:
         use = 0
-    given = of[use]["samples_per_second"]
-    if of[use]["hand_over_seconds"] * given > _BUSY:
+    achieved = row_of[use]["samples_per_second"]
+    if row_of[use]["hand_over_seconds"] * achieved > _BUSY:
         limit = "hand over"
-    lines = [_rate_line(use, given, asked), f"What limits it is {limit}"]
-    if given < enough:
-        could_use_more = use == max(rate) < told["cpus"]
-        lines += _too_slow_lines(limit, told["cpus"], could_use_more=could_use_more)
-    elif not asked:
+    lines = [_rate_line(use, achieved, consumed), f"What limits it is {limit}"]
+    if achieved < enough:
+        could_use_more = use == max(rate) < result["cpus"]
+        lines += _too_slow_lines(limit, result["cpus"], could_use_more=could_use_more)
+    elif not consumed:
         lines.append(f"To have more: {_REMEDIES[limit]}")
     return {"limit": limit, "num_workers": use, "verdict": lines}
 
@@ -298,16 +303,16 @@ def _fewest_workers(rate: dict[int, float], enough: float) -> int:
     )
 
 
-def _show(console: Console, told: dict[str, Any]) -> None:
-    cost = told["workers"][0]["samples_per_second"]
-    stages = told["stages"].items()
+def _show(console: Console, result: dict[str, Any]) -> None:
+    cost = result["workers"][0]["samples_per_second"]
+    stages = result["stages"].items()
     rows = [
         (name, f"{1000 * part / cost:.3f}", f"{100 * part:.1f}")
         for name, part in stages
     ]
     console.print(table("stage", ">ms per sample", ">%", rows=rows))
-    for line, share in told["lines"].items():
-        console.say(f"  {100 * share:.1f} % in {line}")
+    for line, share in result["lines"].items():
+        console.write_line(f"  {100 * share:.1f} % in {line}")
     columns = (
         ">samples/s",
         ">% of what is consumed",
@@ -315,11 +320,13 @@ def _show(console: Console, told: dict[str, Any]) -> None:
         ">first item, s",
     )
     measured = []
-    for row in told["workers"]:
+    for row in result["workers"]:
         rate = row["samples_per_second"]
         first = f"{row['first_item_seconds']:.2f}"
-        of = f"{100 * rate / told['consumes']:.0f}" if told["consumes"] else "-"
+        of = f"{100 * rate / result['consumes']:.0f}" if result["consumes"] else "-"
         hands = f"{1000 * row['hand_over_seconds']:.3f}" if row["workers"] else "-"
         measured.append((str(row["workers"]), f"{rate:,.1f}", of, hands, first))
     console.print(table(">workers", *columns, rows=measured))
-    console.say("\n".join(f"{each}." for each in told["verdict"]))
+    console.write_line(
+        "\n".join(f"{line_of_verdict}." for line_of_verdict in result["verdict"])
+    )

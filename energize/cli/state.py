@@ -87,14 +87,14 @@ def report(
         check_plot(plot)
         if mix is None:
             raise ConfigError("--plot draws what a mix gave; give the mix too")
-    saved = one_of(read_states([state]))
+    saved = single_state(read_states([state]))
     dataset = None if mix is None else mix_of(saved, mix, run, samples=False)
     with fitting(saved, mix) as bare:
-        found = report_of_state(dataset, bare)
+        statement = report_of_state(dataset, bare)
     if as_json:
-        print_json(found.as_json())
+        print_json(statement.as_json())
     else:
-        Console().print(found)
+        Console().print(statement)
     if plot is not None and dataset is not None:
         _draw(saved, dataset, plot, f"{state.name} of {mix}, split {run.split}")
 
@@ -108,9 +108,9 @@ def fitting(saved: SavedState, mix: Path | None) -> Iterator[State]:
         yield sealed({**saved.state, "details": "{}"})
     except StateMismatchError as error:
         raise StateMismatchError(
-            f"{saved.place} does not fit {mix}, which has changed since, or was read "
-            f"with other options: {error}\n"
-            "Here: give the mix as it was; the options are those of the run, as "
+            f"{saved.location} does not fit {mix}: the mix has changed, or the options "
+            f"differ: {error}\n"
+            "Here: give the mix as it was, and the options of the run, such as "
             "--batch-size, --split, --seed, --encoder-per-type or "
             "--shuffle-buffer-size"
         ) from None
@@ -125,9 +125,9 @@ def _draw(saved: SavedState, dataset: Dataset[Any], plot: Path, title: str) -> N
     items = int(cursor.get("position", 0)) if dataset.indexed else 0
     if not items or edits.moves:
         raise ConfigError(
-            f"{saved.place}: there is nothing to draw; nothing was delivered yet, or "
-            "it is of a stream, or of a run whose mix was edited on the way, and what "
-            "came before is not in it"
+            f"{saved.location}: there is nothing to draw. The run has delivered "
+            "nothing, or reads a stream, or its mix was edited, and the state does not "
+            "contain the order before the edit"
         )
     edited = indexed(edits.applied(dataset), "report")
     drawn = simulated(edited, items, intervals=intervals_for(edited, items))
@@ -154,10 +154,10 @@ def diff(state: StatePath, mix: MixPath, run: RunOptions) -> None:
 
     The options have to be those of the run.
     """
-    saved = one_of(read_states([state]))
+    saved = single_state(read_states([state]))
     lines = differences(mix_of(saved, mix, run), saved.state)
     for line in lines or ["No differences: the one goes on where the other stands."]:
-        Console().say(line)
+        Console().write_line(line)
     raise typer.Exit(int(bool(lines)))
 
 
@@ -184,17 +184,17 @@ def remap(
     The options have to be those of the run. A loader does the same with
     load_state_dict(state, on_mismatch="remap").
     """
-    saved = one_of(read_states([state]))
+    saved = single_state(read_states([state]))
     if output.exists() and output.resolve() == saved.file.resolve():
         raise ConfigError(f"{output} is the state given; write to another file")
     dataset = mix_of(saved, mix, run)
     with get_loader(dataset, lanes=cursor_of(saved.state).get("lanes")) as loader:
         loader.load_state_dict(saved.state, on_mismatch="remap")
         moved = loader.remapped
-        found = loader.state_dict() if moved is not None else saved.state
+        new_state = loader.state_dict() if moved is not None else saved.state
     with writing(output, ConfigError):
         output.parent.mkdir(parents=True, exist_ok=True)
-    write_state(replace(saved, state=found), output)
+    write_state(replace(saved, state=new_state), output)
     console = Console()
     lines = (
         ["It fits as it is; nothing had to be moved."]
@@ -202,7 +202,7 @@ def remap(
         else moved.lines()
     )
     for line in [*lines, f"Wrote {output}"]:
-        console.say(line)
+        console.write_line(line)
 
 
 @app.command("show")
@@ -214,29 +214,31 @@ def show(
     """
     console = Console()
     groups: dict[Any, list[SavedState]] = {}
-    for each in read_states(files):
-        groups.setdefault(each.decides, []).append(each)
-    for first, *others in groups.values():
-        more = f" and {len(others)} more, all of them the same" if others else ""
-        console.say(f"{first.place}{more}", "bold")
+    for saved in read_states(files):
+        groups.setdefault(saved.decides, []).append(saved)
+    for first, *equal in groups.values():
+        more = f" and {len(equal)} more, all of them the same" if equal else ""
+        console.write_line(f"{first.location}{more}", "bold")
         _show(console, first.state)
 
 
 def _show(console: Console, state: State) -> None:
     cursor = cursor_of(state)
     tree = tree_of(state)
-    console.say(f"  version: {state['version']}, fingerprint: {state['fingerprint']}")
+    console.write_line(
+        f"  version: {state['version']}, fingerprint: {state['fingerprint']}"
+    )
     position = f"{cursor.get('position', 0):,} items"
     if "lanes" in cursor:
         position += f" of epoch {cursor.get('epoch')}, in {cursor['lanes']} lanes,"
-    console.say(f"  position: {position} delivered, those of all ranks")
-    console.say(f"  dataset: {tree.get('kind', 'unknown')}")
+    console.write_line(f"  position: {position} delivered, those of all ranks")
+    console.write_line(f"  dataset: {tree.get('kind', 'unknown')}")
     names = unpacked(state["details"], "details").get("functions", [])
     for name in names if isinstance(names, list) else []:
-        console.say(f"  calls {str(name)[:_LONGEST]}")
+        console.write_line(f"  calls {str(name)[:_LONGEST]}")
     places = cursor.get("places")
-    taken = list(places.values()) if isinstance(places, dict) else []
-    kept = len(taken) == len(list(leaf_names(tree)))
+    read_counts = list(places.values()) if isinstance(places, dict) else []
+    has_counts = len(read_counts) == len(list(leaf_names(tree)))
     rows = []
     for number, leaf in enumerate(leaves(tree)):
         count = leaf.get("count")
@@ -245,9 +247,15 @@ def _show(console: Console, state: State) -> None:
             f"{count:,}" if isinstance(count, int) else "-",
             leaf.get("seed", "-"),
         ]
-        cells += [f"{taken[number]:,}"] if kept else []
+        cells += [f"{read_counts[number]:,}"] if has_counts else []
         rows.append(cells)
-    columns = ("name", "split", ">samples", ">seed", *([">taken"] if kept else []))
+    columns = (
+        "name",
+        "split",
+        ">samples",
+        ">seed",
+        *([">taken"] if has_counts else []),
+    )
     console.print(table(*columns, rows=rows))
     _show_edits(console, Edits.loaded(cursor))
 
@@ -269,7 +277,7 @@ class SavedState:
     state: State
 
     @property
-    def place(self) -> str:
+    def location(self) -> str:
         """Where it is, for messages."""
         return str(self.file) + "".join(f"[{key!r}]" for key in self.keys)
 
@@ -289,7 +297,7 @@ def read_states(paths: Sequence[Path]) -> list[SavedState]:
     Raise `StateError` for a file that holds no state of energize, saying what to do
     about one of Megatron-Energon; `DatasetNotFoundError` for one that does not exist.
     """
-    found: list[SavedState] = []
+    result: list[SavedState] = []
     for file in _files(paths):
         states = [
             SavedState(file, keys, state) for keys, state in _states(_content(file), ())
@@ -300,15 +308,15 @@ def read_states(paths: Sequence[Path]) -> list[SavedState]:
                 "returns: a dict with version, fingerprint, config, details, cursor "
                 "and check"
             )
-        found += states
-    for each in found:
+        result += states
+    for saved in result:
         try:
-            held = checked_state(each.state)
+            held = checked_state(saved.state)
             cursor_of(held)
             tree_of(held)
         except StateError as reason:
-            raise StateError(f"{each.place}: {reason}") from reason
-    return found
+            raise StateError(f"{saved.location}: {reason}") from reason
+    return result
 
 
 def _files(paths: Sequence[Path]) -> list[Path]:
@@ -337,7 +345,7 @@ def _show_edits(console: Console, edits: Edits) -> None:
         weights = ", ".join(
             f"{name} {weight:g}" for name, weight in change.weights.items()
         )
-        console.say(f"  weights {of}from {position} on: {weights}")
+        console.write_line(f"  weights {of}from {position} on: {weights}")
 
 
 def _check_archive(local: str | os.PathLike[str], file: Path) -> None:
@@ -358,12 +366,12 @@ def _content(file: Path) -> Any:
     try:
         if _is_json(file):
             return parse_json(read_file(file, "JSON_BYTES").decode("utf-8"))
-        here = files_at(file).local(os.fspath(file))
-        zipped = zipfile.is_zipfile(here)
+        local = files_at(file).local(os.fspath(file))
+        zipped = zipfile.is_zipfile(local)
         if zipped:
-            _check_archive(here, file)
+            _check_archive(local, file)
         with warnings.catch_warnings(action="ignore"):  # of pickles, which are refused
-            return torch.load(here, map_location="cpu", weights_only=True, mmap=zipped)
+            return torch.load(local, map_location="cpu", weights_only=True, mmap=zipped)
     except pickle.UnpicklingError as reason:
         raise _refused(file, str(reason)) from None
     except OSError as reason:
@@ -380,8 +388,8 @@ def _content(file: Path) -> Any:
 
 
 def _is_json(file: Path) -> bool:
-    place = os.fspath(file)
-    return files_at(place).read(place, 0, min(1, files_at(place).size(place))) in (
+    path = os.fspath(file)
+    return files_at(path).read(path, 0, min(1, files_at(path).size(path))) in (
         b"{",
         b"[",
     )
@@ -427,27 +435,27 @@ def _states(
             yield from _states(value, (*keys, number))
 
 
-def one_of(states: Sequence[SavedState]) -> SavedState:
+def single_state(states: Sequence[SavedState]) -> SavedState:
     """Return the state that all of these are; raise `StateError` when they differ."""
     first = states[0]
     for other in states[1:]:
         if other.decides != first.decides:
             same = other.state["fingerprint"] == first.state["fingerprint"]
             raise StateError(
-                f"{first.place} and {other.place} are of different "
+                f"{first.location} and {other.location} are of different "
                 f"{'places' if same else 'datasets'}. All ranks of a run have one "
                 "state after the same number of steps; give those of one step"
             )
     return first
 
 
-def write_state(found: SavedState, file: Path) -> None:
+def write_state(saved: SavedState, file: Path) -> None:
     """Write the state as it lay in its file, in the same format."""
-    content: Any = found.state
-    for key in reversed(found.keys):
+    content: Any = saved.state
+    for key in reversed(saved.keys):
         content = {key: content} if isinstance(key, str) else [content]
     data = io.BytesIO()
-    if _is_json(found.file):
+    if _is_json(saved.file):
         data.write(json.dumps(content).encode())
     else:
         torch.save(content, data)

@@ -133,7 +133,7 @@ def get_train_dataset(  # noqa: PLR0913
     if verify:
         request.verify()
     builds_itself = builds(request.encoder, "build_train_datasets")
-    levelled = Level.asked(level, global_batch_size, level_buffer_size)
+    levelled = Level.from_arguments(level, global_batch_size, level_buffer_size)
     if builds_itself and levelled is not None:
         raise ConfigError(
             f"{type(request.encoder).__name__} builds its dataset itself, so level has "

@@ -46,7 +46,7 @@ from energize.task.encoder import (
     Level,
     PackingEncoder,
     TaskEncoder,
-    after_batch,
+    apply_encode_batch,
 )
 from energize.task.hooks import Hook, check_encoder
 from energize.task.load import LoadingCode
@@ -449,7 +449,7 @@ class Builder:
                 drop_last=batching.drop_last if drop_last is None else drop_last,
                 **node.options,
             )
-        return after_batch(encoder, batches)
+        return apply_encode_batch(encoder, batches)
 
     def encoders_of(self, node: MixNode) -> list[Encoder[Any]]:
         """Return the distinct encoders of the leaves."""

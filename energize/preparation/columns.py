@@ -1,13 +1,12 @@
-"""Measuring columns of a folder: one value for each sample, known without reading it.
+"""Measure columns of a prepared folder: one value for each sample.
 
-How a column is measured is written as `energize prepare --column NAME=HOW` takes it:
+A measure is written as `energize prepare --column NAME=HOW` takes it, or is a
+function of a raw sample:
 
-size:txt               bytes of a part, or of all that a pattern names: size:*.jpg
+size:txt               bytes of a part, or of all parts of a pattern: size:*.jpg
 len:txt                characters of a text; also len:json[caption], of one in JSON
 json[meta][quality]    a number or a word in JSON
-image:width            of the image, as its header says: width, height or pixels
-
-or is a function of raw samples.
+image:width            of the image header: width, height or pixels
 """
 
 from __future__ import annotations
@@ -54,12 +53,11 @@ from energize.preparation.write import commit, staging
 from energize.task.field_maps import PartAccess, parse_field
 
 Value = int | float | str
-"""What a column says of one sample."""
+"""Value of a column for one sample."""
 How = str | Callable[[dict[str, Any]], Any]
-"""How a column is measured: as `--column NAME=HOW` writes it, or by a function of raw
-samples."""
+"""A measure: a text as in `--column NAME=HOW`, or a function of raw samples."""
 Measure = Callable[[RawSample], Any]
-"""Returns the value of a sample; raises `DataError` for one that has none."""
+"""Returns the value of a sample; raises `DataError` if the sample has none."""
 _OfParts = Callable[[RawSample, PartAccess, list[str]], Any]
 
 _EXPECTED = (
@@ -72,8 +70,13 @@ _LONGEST_WORD = 200
 
 @dataclass(frozen=True, slots=True)
 class ColumnsReport:
-    """The columns that were measured, of how many samples, and `notes` on those without
-    a value.
+    """Measured columns of a folder.
+
+    Args:
+        path: The folder.
+        samples: Number of samples.
+        columns: The columns by name.
+        notes: Notes on samples without a value.
     """
 
     path: Path
@@ -95,35 +98,48 @@ def prepare_columns(
     merge: bool = False,
     on_progress: Progress | None = None,
 ) -> ColumnsReport:
-    """Measure columns of a prepared folder, so that they are known without reading
-    samples.
+    """Measure columns of a prepared folder, so that later reads need no samples.
 
-    A measure is written as `energize prepare --column NAME=HOW` takes it ("size:txt"
-    for the bytes of a part, "len:txt", "json[quality]", "image:width", ...: see the
-    page on columns), or is a function of a raw sample, a dict of its parts as bytes,
-    that returns a number, a word or None. Shards are read in `workers` processes; their
-    index stays as it is. Columns of other names stay, too; all appear together when the
-    last shard has been read, and on any error none does.
+    The index of the shards stays unchanged, and so do columns of other names. All
+    columns appear together when the last shard has been read; after an error, none
+    appears. A column has numbers (int64, or float64 if any is not whole) or words.
 
-    A column has numbers (int64, or float64 if any is no whole one) or words. A sample
-    without a value takes that of `defaults`; without one, words may be absent, which
-    the report notes, and numbers may not. `tasks` share the shards out, and `task` and
-    `merge` do a part of it, as in `prepare`: the values are there when all are merged.
+    Args:
+        path: The prepared folder.
+        columns: Measures by column name: a text as in `energize prepare --column
+            NAME=HOW` ("size:txt", "len:txt", "json[quality]", "image:width"; see the
+            page on columns), or a function of a raw sample, a dict of its parts as
+            bytes, that returns a number, a word or None.
+        defaults: Values by column for samples without one. Without a default, words may
+            be absent, which the report notes, and numbers may not.
+        workers: Processes that read shards; by default one for each core.
+        tasks: Number of tasks that the shards are partitioned into, as in `prepare`.
+        task: The task that this call does; its values appear after the merge.
+        merge: Whether all tasks have ended, and their results are merged.
+        on_progress: Called with the shards that are done, and with all shards.
 
-    Raises `ConfigError` for wrong arguments; `PrepareError` for samples without a
-    number, values that no column could have, what the functions raise, and shards that
-    are damaged or not those that were indexed; `NotPreparedError` and
-    `DatasetNotFoundError`.
+    Returns:
+        The measured columns, and notes.
 
-    >>> import tempfile
-    >>> from energize import WebdatasetSource, prepare, write_shards
-    >>> folder = tempfile.mkdtemp()
-    >>> samples = [{"__key__": "a", "txt": "one two"}, {"__key__": "b", "txt": "three"}]
-    >>> _ = write_shards(samples, folder)
-    >>> _ = prepare(folder, split_ratios={"train": 1}, sample_type="TextSample")
-    >>> report = prepare_columns(folder, {"words": lambda raw: len(raw["txt"].split())})
-    >>> WebdatasetSource(folder).column("words").values.tolist()
-    [2, 1]
+    Raises:
+        ConfigError: For wrong arguments.
+        PrepareError: For samples without a number, values that do not fit a column,
+            errors of the functions, and shards that are damaged or have changed since
+            they were indexed.
+        NotPreparedError: If the folder is not prepared.
+        DatasetNotFoundError: If the folder does not exist.
+
+    Example:
+        >>> import tempfile
+        >>> from energize import WebdatasetSource, prepare, write_shards
+        >>> folder = tempfile.mkdtemp()
+        >>> samples = [{"__key__": "a", "txt": "a b"}, {"__key__": "b", "txt": "c"}]
+        >>> _ = write_shards(samples, folder)
+        >>> _ = prepare(folder, split_ratios={"train": 1}, sample_type="TextSample")
+        >>> columns = {"words": lambda raw: len(raw["txt"].split())}
+        >>> report = prepare_columns(folder, columns)
+        >>> WebdatasetSource(folder).column("words").values.tolist()
+        [2, 1]
     """
     root = path_of(path)
     wanted = Columns(columns, defaults)
@@ -138,20 +154,25 @@ def prepare_columns(
     if task is not None:
         return ColumnsReport(root, sum(shard.count for shard in job.of_task()), {})
     with staging(root, root / on_disk.COLUMNS_FOLDER, *job.folders) as files:
-        found = job.of_all(files)
-        kept = kept_columns(root)
-        made, notes = wanted.stage(
-            files, root, found, counts, on_disk.folder_version(root), kept
+        shards = job.of_all(files)
+        stored = read_stored_columns(root)
+        measured, notes = wanted.stage(
+            files, root, shards, counts, on_disk.folder_version(root), stored
         )
         commit(files, root / next(iter(counts)))
     remove_unused(root)
-    return ColumnsReport(root, sum(counts.values()), made, tuple(notes))
+    return ColumnsReport(root, sum(counts.values()), measured, tuple(notes))
 
 
 class Columns:
-    """Columns that are to be measured, with values for samples that have none.
+    """Columns to measure, with defaults for samples without a value.
 
-    Raises `ConfigError` for names and measures that cannot be used.
+    Args:
+        columns: Measures by column name.
+        defaults: Values by column for samples without one.
+
+    Raises:
+        ConfigError: For names and measures that cannot be used.
     """
 
     def __init__(
@@ -190,19 +211,21 @@ class Columns:
             try:
                 value = _checked(measure(sample))
             except DataError as reason:
-                why = why or f"{sample.where}: {reason}"
+                why = why or f"{sample.location}: {reason}"
                 absent.append(True)
             except Exception as reason:  # whatever Pillow and functions of users raise
-                told = f"column {name!r}, {self.how[name]}: {sample.where}: {reason}"
-                raise PrepareError(told) from reason
+                message = (
+                    f"column {name!r}, {self.how[name]}: {sample.location}: {reason}"
+                )
+                raise PrepareError(message) from reason
             else:
                 if (is_word := isinstance(value, str)) not in first:
-                    first[is_word] = f"{sample.where} has {str(value)[:80]!r}"
+                    first[is_word] = f"{sample.location} has {str(value)[:80]!r}"
                 values.append(value)
                 absent.append(False)
-        kind = object if True in first else None
+        dtype = object if True in first else None
         return Piece(
-            np.array(values, dtype=kind), np.array(absent, dtype=bool), why, first
+            np.array(values, dtype=dtype), np.array(absent, dtype=bool), why, first
         )
 
     def stage(
@@ -212,23 +235,34 @@ class Columns:
         shards: Sequence[ScannedShard],
         counts: dict[str, int],
         version: str | None,
-        kept: Mapping[str, StoredColumn],
-        given: Mapping[str, Column] = MappingProxyType({}),
+        previous: Mapping[str, StoredColumn],
+        ready: Mapping[str, Column] = MappingProxyType({}),
     ) -> tuple[dict[str, Column], list[str]]:
-        """Write the columns of all shards beside those that are kept, `columns.json`
-        last; those that are `given` are taken as they are.
+        """Write the columns of all shards, and then `columns.json`.
 
-        Returns them, and notes. Raises `PrepareError` for values that no column could
-        have.
+        Args:
+            files: The staged files of the folder.
+            root: The folder.
+            shards: The shards, with their measured columns.
+            counts: Samples by shard.
+            version: Version of the index.
+            previous: Stored columns that stay, by name.
+            ready: Columns that need no measurement, by name.
+
+        Returns:
+            The columns by name, and notes.
+
+        Raises:
+            PrepareError: For values that do not fit a column.
         """
-        made: dict[str, Column] = {}
+        columns: dict[str, Column] = {}
         notes: list[str] = []
-        stored = dict(kept)
+        stored = dict(previous)
         for name, how in self.how.items():
-            column = given.get(name) or self._whole(
+            column = ready.get(name) or self._whole(
                 column_of(shards, name), name, notes
             )
-            kind = str(column.values.dtype)
+            dtype = str(column.values.dtype)
             words = column.categories
             try:
                 "".join(words or ()).encode()
@@ -237,10 +271,15 @@ class Columns:
                     f"column {name!r} is left out: it has words that are no UTF-8"
                 )
                 continue
-            made[name] = column
+            columns[name] = column
             file = on_disk.values_file(name, column.values, column.categories)
-            found = {"file": file, "dtype": kind, "measured": how, "categories": words}
-            stored[name] = StoredColumn.model_validate(found)
+            description = {
+                "file": file,
+                "dtype": dtype,
+                "measured": how,
+                "categories": words,
+            }
+            stored[name] = StoredColumn.model_validate(description)
             final = root / on_disk.COLUMNS_FOLDER / file
             with writing(final, PrepareError), files.create(final) as stream:
                 # Into a file of its own numpy writes itself, and does not say why it
@@ -248,12 +287,12 @@ class Columns:
                 plain: Any = SimpleNamespace(write=stream.write)
                 np.save(plain, column.values, allow_pickle=False)
         if stored:
-            known = ColumnIndex(index=version, shard_counts=counts, columns=stored)
-            text = on_disk.dump_columns(known)
+            index = ColumnIndex(index=version, shard_counts=counts, columns=stored)
+            text = on_disk.dump_columns(index)
             files.write(
                 root / on_disk.COLUMNS_FOLDER / on_disk.COLUMNS_NAME, text.encode()
             )
-        return made, notes
+        return columns, notes
 
     def _whole(self, piece: Piece, name: str, notes: list[str]) -> Column:
         """Return a column of all shards; add a note on samples without a value."""
@@ -306,26 +345,26 @@ def _number_column(piece: Piece, name: str, default: Value | None) -> Column:
 
 
 def _default_number(name: str, default: Value) -> Value:
-    for kind in (int, float):
+    for number_type in (int, float):
         with suppress(ValueError):
-            return _checked(kind(default) if isinstance(default, str) else default)
+            return _checked(
+                number_type(default) if isinstance(default, str) else default
+            )
     raise ConfigError(f"column {name!r} has numbers, and its default is {default!r}")
 
 
 # What becomes of the columns that a folder has.
 
 
-def kept_columns(root: Path) -> dict[str, StoredColumn]:
-    """Return the columns that a folder keeps whose shards are the same; none of a
-    damaged file.
-    """
+def read_stored_columns(root: Path) -> dict[str, StoredColumn]:
+    """Return the columns of a folder; none if their file is damaged."""
     with suppress(DatasetError):
         return on_disk.read_columns(root).columns
     return {}
 
 
 def remove_unused(root: Path) -> None:
-    """Remove the values that no column has any more."""
+    """Remove the values of columns that no longer exist."""
     used = {column.file for column in on_disk.read_columns(root).columns.values()}
     for file in (root / on_disk.COLUMNS_FOLDER).glob("*.npy"):
         if file.name not in used:
@@ -337,37 +376,38 @@ def remove_unused(root: Path) -> None:
 
 
 def measure_of(how: object) -> Measure:
-    """Return how a sample is measured; raise `ConfigError`, which says what was
-    expected.
-    """
+    """Return the function of a measure; raise `ConfigError` for a wrong one."""
     if callable(how):
         return partial(_called, how)
     if not isinstance(how, str):
         raise ConfigError(f"expected {_EXPECTED}; got {how!r}")
-    kind, _, rest = how.partition(":") if ":" in how else ("", "", how)
-    if kind == "image" and rest in _IMAGE_SIZES:
+    measure, _, rest = how.partition(":") if ":" in how else ("", "", how)
+    if measure == "image" and rest in _IMAGE_SIZES:
         return partial(_image, rest)
-    options = parse_field(rest) if kind in _OF_PARTS else ()
-    if not options or not _keys_fit(kind, options):
-        hint = _measure_hint(how, kind, rest, options)
+    options = parse_field(rest) if measure in _OF_PARTS else ()
+    if not options or not _keys_fit(measure, options):
+        hint = _measure_hint(how, measure, rest, options)
         raise ConfigError(f"expected {_EXPECTED}; got {how!r}{hint}")
-    return partial(_of_parts, _OF_PARTS[kind], options)
+    return partial(_of_parts, _OF_PARTS[measure], options)
 
 
-def _keys_fit(kind: str, options: Sequence[PartAccess]) -> bool:
+def _keys_fit(measure: str, options: Sequence[PartAccess]) -> bool:
     """Return whether a measure of this kind takes the JSON keys of its parts."""
-    return kind == "len" or {bool(access.keys) for access in options} == {not kind}
+    return measure == "len" or {bool(access.keys) for access in options} == {
+        not measure
+    }
 
 
-def _measure_hint(how: str, kind: str, rest: str, options: Sequence[PartAccess]) -> str:
-    if kind and options:
+def _measure_hint(
+    how: str, measure: str, rest: str, options: Sequence[PartAccess]
+) -> str:
+    if measure and options:
         return "; keys of JSON are for len and alone"
-    return nearest(rest, _IMAGE_SIZES) if kind == "image" else kind_meant(how)
+    return nearest(rest, _IMAGE_SIZES) if measure == "image" else suggest_measure(how)
 
 
 def is_written(how: str) -> bool:
-    """Return whether a text is a measure as it is written, rather than a function's
-    name.
+    """Return whether a text is a measure, and not the name of a function.
 
     >>> (
     ...     is_written("size:txt"),
@@ -379,38 +419,34 @@ def is_written(how: str) -> bool:
     return ":" not in how or how.partition(":")[0] in (*_OF_PARTS, "image")
 
 
-def kind_meant(how: str) -> str:
-    """Return a hint to what else than a function may have been meant.
+def suggest_measure(how: str) -> str:
+    """Return a hint at the measure that a text resembles.
 
-    >>> kind_meant("siz:txt")
+    >>> suggest_measure("siz:txt")
     "; did you mean 'size'?"
     """
     return nearest(how.partition(":")[0], [*_OF_PARTS, "image"])
 
 
 def how_text(how: Any) -> str:
-    """Return how a column was measured, for `columns.json`; a function as
-    MODULE:NAME.
-    """
+    """Return a measure as text for `columns.json`; a function as MODULE:NAME."""
     if isinstance(how, str):
         return how
-    module, name = (getattr(how, each, None) for each in ("__module__", "__qualname__"))
+    module, name = (
+        getattr(how, attribute, None) for attribute in ("__module__", "__qualname__")
+    )
     return f"{module}:{name}" if module and name else str(described(how))
 
 
 def _source(how: Callable[..., Any]) -> str:
-    """Return the text of a function, as far as it is known: who changes it measures
-    anew.
-    """
+    """Return the source of a function if available: a changed one measures again."""
     with suppress(OSError, TypeError):
         return inspect.getsource(how)
     return ""
 
 
 def _checked(value: Any) -> Value:
-    """Return a value as a column holds it; raise `PrepareError` for one that none
-    could.
-    """
+    """Return a value as stored in a column; raise `PrepareError` if none fits."""
     if value is None:
         raise DataError("it is None")
     if isinstance(value, bool | np.bool_):
@@ -451,9 +487,7 @@ def _called(function: Callable[[dict[str, Any]], Any], sample: RawSample) -> Any
 def _of_parts(
     measure: _OfParts, options: Sequence[PartAccess], sample: RawSample
 ) -> Any:
-    """Measure the first that a sample has of some parts, each with keys where it is
-    JSON.
-    """
+    """Measure the first of some parts that a sample has, with keys for JSON."""
     why: DataError | None = None
     for access in options:
         if names := access.among(sample.sizes):
@@ -493,10 +527,8 @@ _OF_PARTS: Mapping[str, _OfParts] = {"": _in_json, "size": _size, "len": _length
 """How a part is measured, by kind."""
 
 
-def _image(what: str, sample: RawSample) -> int:
-    """Measure the image; of several the sum of pixels, and the largest width or
-    height.
-    """
+def _image(measure: str, sample: RawSample) -> int:
+    """Measure images: the sum of their pixels, or the largest width or height."""
     names = [name for name in sample.sizes if kind_by_name(f"a.{name}") == "image"]
     if not names:
         raise DataError(f"it has no image, but {', '.join(sample.sizes)}")
@@ -506,6 +538,6 @@ def _image(what: str, sample: RawSample) -> int:
             io.BytesIO(sample.part(name))
         ) as image:  # of which the header is read
             sizes.append(image.size)
-    if what == "pixels":
+    if measure == "pixels":
         return sum(width * height for width, height in sizes)
-    return max(size[_IMAGE_SIZES.index(what)] for size in sizes)
+    return max(size[_IMAGE_SIZES.index(measure)] for size in sizes)

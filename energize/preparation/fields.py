@@ -1,6 +1,4 @@
-"""Which type the samples of a folder have, and from which parts its fields are
-filled.
-"""
+"""Choose the sample type of a folder, and the parts its fields are read from."""
 
 from __future__ import annotations
 
@@ -22,14 +20,14 @@ from energize.task.field_maps import (
     parse_field,
 )
 
-_TYPED = [name for name, kind in SAMPLE_TYPES.items() if kind is not CrudeSample]
+_TYPED = [name for name, cls in SAMPLE_TYPES.items() if cls is not CrudeSample]
 SAMPLE_TYPE_NAMES = (*_TYPED, CRUDE)
-"""What `sample_type` may be."""
+"""Values of `sample_type`."""
 
 # What both libraries import their sample types from.
 _MODULE = "megatron.energon"
 _COMPARED = 100
-"""How many samples are looked into for the keys of a field map."""
+"""Samples that are searched for the keys of a field map."""
 _USUAL: Mapping[str, tuple[str, ...]] = {
     "ConversationSample": (),
     "MultiChoiceVQASample": ("choices",),
@@ -48,16 +46,22 @@ _ALSO: Mapping[str, str] = {"caption": ",json[title],json[description]"}
 
 
 class FirstLook:
-    """The parts of all samples of a shard, and what the first samples have in them.
+    """The parts of all samples of a shard, and the contents of its first samples.
 
-    `json_keys` are the keys of the first sample's `json` part. Raises `ShardError`.
+    `json_keys` are the keys of the `json` part of the first sample.
+
+    Args:
+        path: The shard.
+
+    Raises:
+        ShardError: If the shard is damaged.
     """
 
     def __init__(self, path: Path) -> None:
         shard = ShardHeaders(path.parent, path.name)
         self.path = path
         self.parts = tuple(
-            {part.name: 0 for each in shard.content.samples for part in each.parts}
+            {part.name: 0 for entry in shard.content.samples for part in entry.parts}
         )
         self.samples = list(islice(shard.samples(), _COMPARED))
         self.json_keys: tuple[str, ...] = ()
@@ -68,9 +72,7 @@ class FirstLook:
                 self.json_keys = tuple(content) if isinstance(content, dict) else ()
 
     def check_keys(self, field: str, source: str) -> None:
-        """Raise `PrepareError` when in none of the first samples there is anything
-        where the description `source` of a field looks into JSON.
-        """
+        """Raise `PrepareError` if no first sample has the JSON keys of a field."""
         reasons: dict[str, None] = {}
         for sample in self.samples:
             for access in parse_field(source):
@@ -90,45 +92,45 @@ class FirstLook:
             )
 
     def check_lists(self, field_map: Mapping[str, str]) -> None:
-        """Raise `PrepareError` for a field that JSON gives a list in which parts are
-        named, as for images between texts: it would hold their names, and not what they
-        are.
+        """Raise `PrepareError` for a field that would hold names of parts.
+
+        JSON can list the names of parts, such as images between texts.
         """
         for field, source in field_map.items():
             access = parse_field(source)[0]
             for sample in self.samples[:1] if access.keys else ():
-                found = sample.json(access)
-                among = found if isinstance(found, list) else ()
-                named = [
-                    each
-                    for each in among
-                    if isinstance(each, str) and each in sample.sizes
+                content = sample.json(access)
+                values = content if isinstance(content, list) else ()
+                part_names = [
+                    value
+                    for value in values
+                    if isinstance(value, str) and value in sample.sizes
                 ]
-                if named:
+                if part_names:
                     raise PrepareError(
                         f"field map: {field!r} would hold the names of parts that "
-                        f"{source!r} has, such as {named[0]!r}, and not the parts; "
-                        "make it CrudeWebdataset, and put the parts in by a cooker, "
-                        "or a sample_loader (or, for the names, say --field-map "
+                        f"{source!r} has, such as {part_names[0]!r}, and not the "
+                        "parts. Make it CrudeWebdataset, and insert the parts in a "
+                        "cooker or a sample_loader (or, for the names, use --field-map "
                         f"{field}={source})"
                     )
 
 
 def sample_fields(sample_type: str | type[Any]) -> dict[str, bool]:
-    """Return the fields of a sample type, and whether each is needed; none of crude
-    samples.
-    """
-    kind = SAMPLE_TYPES[sample_type] if isinstance(sample_type, str) else sample_type
-    names = () if kind is CrudeSample else type_fields(kind)
+    """Return the fields of a sample type, and whether each is required."""
+    sample_class = (
+        SAMPLE_TYPES[sample_type] if isinstance(sample_type, str) else sample_type
+    )
+    names = () if sample_class is CrudeSample else type_fields(sample_class)
     return {
-        name: name in required_fields(kind) for name in names if name not in METADATA
+        name: name in required_fields(sample_class)
+        for name in names
+        if name not in METADATA
     }
 
 
 def check_choice(sample_type: str | None, field_map: Mapping[str, str] | None) -> None:
-    """Raise `ConfigError` for an unknown sample type or field, or a field that is
-    missing.
-    """
+    """Raise `ConfigError` for an unknown sample type, or a wrong field map."""
     if sample_type is None:
         if field_map:
             raise ConfigError(
@@ -151,11 +153,17 @@ def choose_config(
     look: FirstLook,
     parts: Collection[str],
 ) -> SampleConfig | None:
-    """Return the choice as `dataset.yaml` has it, with a proposed field map where none
-    was given.
+    """Return the sample type and field map for `dataset.yaml`.
 
-    Raises `PrepareError` when a field comes from parts that no sample has, or when none
-    can be proposed for a field that is needed.
+    Args:
+        sample_type: The sample type; None writes no `dataset.yaml`.
+        field_map: The parts of the fields; None proposes them.
+        look: The first samples.
+        parts: Names of the parts of all samples.
+
+    Raises:
+        PrepareError: If no sample has the parts of a field, or no part can be proposed
+            for a required field.
     """
     if sample_type is None:
         return None
@@ -196,17 +204,17 @@ def _parts_listed(parts: Collection[str]) -> str:
 
 
 def module_of(sample_type: str) -> str:
-    """Return the module that `dataset.yaml` names for a type, which Energon knows if it
-    can.
-    """
+    """Return the module of a type for `dataset.yaml`, Energon's if it has the type."""
     return "energize" if sample_type == "ConversationSample" else _MODULE
 
 
 def propose_field_map(sample_type: str | type[Any], look: Any) -> dict[str, str]:
-    """Return for each field the parts that usually hold it, as far as there are any."""
+    """Return the parts that usually hold each field, if samples have them."""
     proposed: dict[str, str] = {}
-    kind = SAMPLE_TYPES[sample_type] if isinstance(sample_type, str) else sample_type
-    usual = {} if kind is CrudeSample else default_field_map(kind)
+    sample_class = (
+        SAMPLE_TYPES[sample_type] if isinstance(sample_type, str) else sample_type
+    )
+    usual = {} if sample_class is CrudeSample else default_field_map(sample_class)
     for name, source in usual.items():
         accesses = parse_field(f"{source}{_ALSO.get(name, '')}")
         whole = [access for access in accesses if access.is_whole]
@@ -218,21 +226,22 @@ def propose_field_map(sample_type: str | type[Any], look: Any) -> dict[str, str]
 
 
 def _keyed(accesses: Iterable[PartAccess], json_keys: Collection[str]) -> list[str]:
-    """Return the accesses whose first key a JSON part has."""
+    """Return the accesses with a first key among the keys of the JSON part."""
     keyed = [access for access in accesses if access.keys]
     return [str(access) for access in keyed if access.keys[0] in json_keys]
 
 
-def propose_sample_type(look: Any, given: Collection[str] = ()) -> str:
-    """Return the first of the usual sample types that has the fields `given`, and for
-    whose others there is something.
+def propose_sample_type(look: Any, fixed: Collection[str] = ()) -> str:
+    """Return the first usual sample type whose required fields can be filled.
+
+    `fixed` are fields that the type must have, and that need no part.
     """
     for name, telling in _USUAL.items():
         fields = sample_fields(name)
         wanted = {field for field, needed in fields.items() if needed} | set(telling)
-        if set(given) <= fields.keys() and wanted <= {
+        if set(fixed) <= fields.keys() and wanted <= {
             *propose_field_map(name, look),
-            *given,
+            *fixed,
         }:
             return name
     return CRUDE
@@ -241,16 +250,16 @@ def propose_sample_type(look: Any, given: Collection[str] = ()) -> str:
 def field_notes(
     config: SampleConfig | None, parts: Mapping[str, int], total: int
 ) -> list[str]:
-    """Return notes on fields that are needed but whose parts cannot be in every
-    sample.
-    """
+    """Return notes on required fields whose parts some samples must lack."""
     notes = []
     for name, source in ((config and config.field_map) or {}).items():
-        named = {part for each in parse_field(source) for part in each.among(parts)}
-        found = sum(parts[part] for part in named)
-        if config and sample_fields(config.sample_class)[name] and found < total:
+        part_names = {
+            part for access in parse_field(source) for part in access.among(parts)
+        }
+        count = sum(parts[part] for part in part_names)
+        if config and sample_fields(config.sample_class)[name] and count < total:
             notes.append(
-                f"at least {total - found} of {total} samples have no part for the "
+                f"at least {total - count} of {total} samples have no part for the "
                 f"field {name!r} "
                 f"({source}); reading them will fail"
             )

@@ -40,7 +40,7 @@ from energize.preparation.columns import (
     Columns,
     How,
     Value,
-    kept_columns,
+    read_stored_columns,
     remove_unused,
 )
 from energize.preparation.fields import (
@@ -63,7 +63,7 @@ from energize.preparation.tasks import (
     JobPart,
     ShardWork,
     all_in_turn,
-    known_shards,
+    read_shard_counts,
 )
 from energize.preparation.verify import stage_records
 from energize.preparation.write import (
@@ -86,19 +86,24 @@ Ratios = Mapping[str, float]
 _PARTS = ("train", "val", "test")
 
 Windows = dict[str, tuple[int, int]]
-"""Of split parts, the first of the samples of their shards that they have, and the one
-after the last."""
+"""First and end sample of split parts, counted over the samples of their shards."""
 
 _REPLACED = (*nv_meta.INFO_NAMES, nv_meta.SQLITE_NAME, nv_meta.UUID_NAME)
 
 
 @dataclass(frozen=True, slots=True)
 class PrepareReport:
-    """What was prepared: shards with their sample counts, the splits, and in how many
-    samples each part was found. `windows`: of splits that begin or end inside a shard,
-    which of the samples of their shards they have. `config` is what `dataset.yaml`
-    says, None where none was written; `columns` are those that were measured; `notes`
-    are things that may be mistakes.
+    """Result of preparing a folder.
+
+    Args:
+        path: The folder.
+        shard_counts: Samples by shard.
+        parts: Samples by part, the most frequent first.
+        splits: Shards by split part.
+        config: Content of `dataset.yaml`; None if it was not written.
+        notes: Notes on possible mistakes.
+        columns: Measured columns by name.
+        windows: For splits that begin or end inside a shard, the first and end sample.
     """
 
     path: Path
@@ -144,70 +149,87 @@ def prepare(  # noqa: PLR0913
     merge: bool = False,
     on_progress: Progress | None = None,
 ) -> PrepareReport:
-    """Index the tar shards below the folder `path`, so that energize and Energon read
-    it.
+    """Index the tar shards below a folder, so that energize and Energon can read it.
 
-    Writes a `.tar.idx` beside each shard, and into `.nv-meta` `.info.json`,
-    `split.yaml`, `dataset.yaml` and `shards.json`, by which readers know the shards
-    again; with `sqlite` also `index.sqlite` and `index.uuid`, which joins and stores
-    read. All files appear together when the last shard has been read; on any error
-    before, none does, and what was there stays. A process killed in between leaves a
-    folder that counts as not prepared.
+    Writes a `.tar.idx` beside each shard, and into `.nv-meta` the files `.info.json`,
+    `split.yaml`, `dataset.yaml` and `shards.json`. All files appear together when the
+    last shard has been read. After an error, no new file appears and existing files
+    stay. A process killed in between leaves a folder that is not prepared.
 
-    `shards` names them (`["parts/{0..9}.tar"]`, relative to `path`); without it all
-    below are taken that the regular expression `exclude` is not found in. What cannot
-    be looked into (a link to a disk that is not mounted, a folder that may not be
-    entered, a shard that may not be read) is an error.
+    Several machines can share the work. Each runs one `task` of `tasks`, and a final
+    call with `merge` combines the results in seconds. A task that ended with the same
+    options and shards is not done again. The merged folder is byte for byte the same as
+    that of a single call. `tasks` alone does all tasks in this process, and continues
+    after an interruption.
 
-    Splits are given by exactly one of `split_ratios` ({"train": 8, "val": 2}, or [8, 2]
-    of train and val; shards in order, or shuffled by `seed` with `shuffle_shards`) and
-    `split_patterns` (regular expressions, {"val": ["val-.*"]}). They are whole shards,
-    which Energon can read; where shards are too few for the ratios, they are cut by
-    samples, and each split has one at least. One without samples is not written.
-    `sample_type` is the name of a sample type, or "CrudeWebdataset"; without it no
-    `dataset.yaml` is written. Without `field_map` one is proposed by the parts found.
-    `dataset_yaml` and `split_config` are other names for the two files.
-    `tar_index_only` writes the index of a prepared folder again. `fix_duplicates`
-    writes the shards themselves anew when keys of one stand in another too, with the
-    shard's name before those of its members (`parts/0.tar/cat.jpg`). `columns` are
-    measured, and `checksums` written, as by `prepare_columns` and `prepare_checksums`,
-    which add them to a folder that is prepared.
+    Args:
+        path: The folder.
+        shards: Names of shards relative to `path`, with braces: `["parts/{0..9}.tar"]`.
+            By default, all shards below `path`; a link, folder or shard that cannot be
+            read is an error.
+        split_ratios: Shares of split parts, `{"train": 8, "val": 2}`, or `[8, 2]` for
+            train and val. Splits are whole shards, which Energon can read. If there are
+            too few shards, splits are cut by samples, with at least one sample each.
+            Exactly one of `split_ratios` and `split_patterns` is required.
+        split_patterns: Regular expressions of shard names by split: `{"val":
+            ["val-.*"]}`.
+        exclude: Regular expression; shards in whose name it is found are left out.
+        sample_type: Name of a sample type, or "CrudeWebdataset". None writes no
+            `dataset.yaml`.
+        field_map: Parts by field; proposed from the existing parts by default.
+        dataset_yaml: Name of the file of the sample type.
+        split_config: Name of the file of the splits.
+        shuffle_shards: Whether shards are shuffled before they are split by ratios.
+        seed: Seed of that shuffle.
+        workers: Processes that read shards; by default one for each core.
+        sqlite: Whether `index.sqlite` and `index.uuid` are written, which joins and
+            stores read.
+        overwrite: Whether a prepared folder is prepared again.
+        tar_index_only: Only write the index of a prepared folder again.
+        fix_duplicates: Rewrite shards that share keys, with the name of the shard
+            before the names of its members (`parts/0.tar/cat.jpg`).
+        columns: Columns to measure, as in `prepare_columns`.
+        column_defaults: Values for samples without one, by column.
+        checksums: Whether a checksum of each sample is written, as by
+            `prepare_checksums`.
+        tasks: Number of tasks that the shards are partitioned into.
+        task: The task that this call does, from 0 on.
+        merge: Whether all tasks have ended, and their results are merged. Splits and
+            sample types are checked then.
+        on_progress: Called with the shards that are done, and with all shards.
 
-    Many machines may share the shards out: `tasks` says to how many tasks, `task` that
-    this is one of them, from 0 on, and `merge` that all have ended. A task writes what
-    lies beside its shards, and a marker with what it found; one that has ended with the
-    same options and shards is not done again. Merging takes seconds, and may be done
-    again; the folder is then that of one call for all, byte for byte. Splits and types
-    of samples are looked at when all are merged. `tasks` alone does all of it, one task
-    after the other, and goes on where a call before was ended.
+    Returns:
+        The shards, splits, sample type and columns, and notes on possible mistakes.
 
-    Raises `PrepareError` naming damaged shards, repeated keys, a split without shards,
-    a field without its part or its key in the JSON there, a folder that is prepared
-    already (unless `overwrite`), a file that cannot be written, and what
-    `prepare_columns` raises; `ConfigError` for wrong parameters;
-    `DatasetNotFoundError`. When merging, `PrepareError` that says which tasks have not
-    ended, or had other options or shards.
+    Raises:
+        PrepareError: For damaged shards, repeated keys, a split without shards, a field
+            without its part or JSON key, a folder that is already prepared, a file that
+            cannot be written, and errors of `prepare_columns`; when merging, for tasks
+            that have not ended or had other options or shards.
+        ConfigError: For wrong arguments.
+        DatasetNotFoundError: If the folder does not exist.
 
-    >>> import tempfile
-    >>> from energize import write_shards
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     shards = write_shards([{"__key__": "a", "txt": "hello"}], folder)
-    ...     report = prepare(
-    ...         folder, split_ratios={"train": 1}, sample_type="TextSample"
-    ...     )
-    >>> report.samples, report.splits, report.config.field_map
-    (1, {'train': ('shard-000000.tar',)}, {'text': 'txt'})
+    Example:
+        >>> import tempfile
+        >>> from energize import write_shards
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     shards = write_shards([{"__key__": "a", "txt": "hello"}], folder)
+        ...     report = prepare(
+        ...         folder, split_ratios={"train": 1}, sample_type="TextSample"
+        ...     )
+        >>> report.samples, report.splits, report.config.field_map
+        (1, {'train': ('shard-000000.tar',)}, {'text': 'txt'})
     """
     root = path_of(path)
     meta = path_of(path) / nv_meta.META_FOLDER
     wanted = Columns(columns or {}, column_defaults)
     ratios = ratios_of(split_ratios)
-    known = dict[str, int]()
+    indexed = dict[str, int]()
     notes = list[str]()
     splits = Parts()
     if tar_index_only:
-        known = known_shards(root)
-        names = list(known)
+        indexed = read_shard_counts(root)
+        names = list(indexed)
         # A database left as it is would point into shards as they were before.
         sqlite = sqlite or (meta / nv_meta.SQLITE_NAME).exists()
     else:
@@ -218,7 +240,7 @@ def prepare(  # noqa: PLR0913
         )
     functions = _functions(names, wanted, checksums=checksums, sqlite=sqlite)
     options = {"checksums": checksums, "sqlite": sqlite, **wanted.options}
-    work = ShardWork(partial(keep_index, root, known), functions)
+    work = ShardWork(partial(keep_index, root, indexed), functions)
     part = JobPart(workers, on_progress, tasks, task, merge)
     job = Job(root, "prepare", names, work, part, options, unique=True)
     _check_whole(tasks, whole=tar_index_only or fix_duplicates)
@@ -232,26 +254,30 @@ def prepare(  # noqa: PLR0913
     ) as files:
         if fix_duplicates:
             notes += _renamed(make_unique(root, names, workers))
-        found = job.of_all(files, meta / nv_meta.SQLITE_NAME if sqlite else None)
-        version = _stage_version(files, root, found, sqlite=sqlite, known=bool(known))
-        report = report_of(root, found)
-        same = _are_unchanged(known, found)
-        kept = kept_columns(root) if same else {}
-        made, more = wanted.stage(
-            files, root, found, report.shard_counts, version, kept
+        scanned = job.of_all(files, meta / nv_meta.SQLITE_NAME if sqlite else None)
+        version = _stage_version(
+            files, root, scanned, sqlite=sqlite, is_indexed=bool(indexed)
+        )
+        report = report_of(root, scanned)
+        same = _are_unchanged(indexed, scanned)
+        stored_columns = read_stored_columns(root) if same else {}
+        measured, column_notes = wanted.stage(
+            files, root, scanned, report.shard_counts, version, stored_columns
         )
         report = replace(report, splits=splits)
-        odd = _oddities(found, report, split_patterns or {})
-        report = replace(report, columns=made, notes=(*notes, *odd, *more))
-        stage_records(root, files, found)
-        if not known:
+        oddities = _oddities(scanned, report, split_patterns or {})
+        report = replace(
+            report, columns=measured, notes=(*notes, *oddities, *column_notes)
+        )
+        stage_records(root, files, scanned)
+        if not indexed:
             look = FirstLook(root / names[0])
             config = choose_config(sample_type, field_map, look, report.parts)
             report = replace(report, config=config)
             texts = (split_config, dataset_yaml)
             report = stage_texts(files, report, ratios or {}, texts, overwrite)
-        replaced = _replaced(root, texts=not known, columns=not same)
-        is_last = not (merge or known)
+        replaced = _replaced(root, texts=not indexed, columns=not same)
+        is_last = not (merge or indexed)
         markers = (root / TASKS_FOLDER).glob("*/*") if is_last else ()
         commit(files, root / names[0], replaced, markers)
     remove_unused(root)
@@ -312,19 +338,19 @@ def _stage_version(
     shards: Sequence[ScannedShard],
     *,
     sqlite: bool,
-    known: bool,
+    is_indexed: bool,
 ) -> str | None:
     """Write the version of a new index; return it, or that of the one in the folder."""
     if sqlite:
         version = version_of(shards)
         files.write(root / nv_meta.META_FOLDER / nv_meta.UUID_NAME, version.encode())
         return version
-    return folder_version(root) if known else None
+    return folder_version(root) if is_indexed else None
 
 
-def _are_unchanged(known: Mapping[str, int], shards: Sequence[ScannedShard]) -> bool:
+def _are_unchanged(indexed: Mapping[str, int], shards: Sequence[ScannedShard]) -> bool:
     """Return whether all shards of a prepared folder are what they were."""
-    return bool(known) and all(shard.found["same"] for shard in shards)
+    return bool(indexed) and all(shard.results["same"] for shard in shards)
 
 
 def _replaced(root: Path, *, texts: bool, columns: bool) -> list[Path]:
@@ -337,9 +363,9 @@ def _replaced(root: Path, *, texts: bool, columns: bool) -> list[Path]:
 
 
 def version_of(shards: Sequence[ScannedShard]) -> str:
-    """Return what is another text when an index is of other samples."""
-    told = json.dumps([[shard.name, *shard.record.of_shard] for shard in shards])
-    return str(uuid.uuid5(uuid.NAMESPACE_OID, told))
+    """Return the version of an index; another one for other samples."""
+    text = json.dumps([[shard.name, *shard.record.of_shard] for shard in shards])
+    return str(uuid.uuid5(uuid.NAMESPACE_OID, text))
 
 
 def stage_texts(
@@ -349,8 +375,10 @@ def stage_texts(
     names: tuple[str, str],
     overwrite: bool,
 ) -> PrepareReport:
-    """Write the files that say what a folder is, the one that makes it a prepared one
-    last; return what was prepared with splits that fit the samples, and notes on them.
+    """Write the texts of `.nv-meta`, the one that marks a folder as prepared last.
+
+    Returns:
+        The report with splits that fit the samples, and notes on them.
     """
     split_config, dataset_yaml = names
     counts = report.shard_counts
@@ -367,11 +395,11 @@ def stage_texts(
     texts[meta / nv_meta.INFO_NAMES[0]] = nv_meta.dump_info(info)
     # Where all is as it would be, the folder was merged before.
     same = all(
-        each.exists() and read_file(each) == texts[each].encode() for each in texts
+        file.exists() and read_file(file) == texts[file].encode() for file in texts
     )
     _check_new(report.path, overwrite or same)
-    for each, text in texts.items():
-        files.write(each, text.encode())
+    for file, text in texts.items():
+        files.write(file, text.encode())
     return replace(
         report, splits=splits, windows=windows, notes=(*report.notes, *notes)
     )
@@ -386,7 +414,7 @@ def _check_new(root: Path, overwrite: bool) -> None:
 
 
 def report_of(root: Path, shards: Sequence[ScannedShard]) -> PrepareReport:
-    """Return what was found in shards; the parts are the most frequent first."""
+    """Return the counts of scanned shards, the most frequent parts first."""
     parts = sum((shard.parts for shard in shards), Counter[str]())
     return PrepareReport(
         root, {s.name: s.count for s in shards}, dict(parts.most_common())
@@ -394,31 +422,32 @@ def report_of(root: Path, shards: Sequence[ScannedShard]) -> PrepareReport:
 
 
 def keep_index(
-    root: Path, known: Mapping[str, int], shard: ScannedShard, files: NewFiles
+    root: Path, indexed: Mapping[str, int], shard: ScannedShard, files: NewFiles
 ) -> None:
-    """Write the index of a shard, which is `known`, or new."""
+    """Write the index of a shard; raise if its count differs from `indexed`."""
     tar = root / shard.name
     index = path_of(index_path(str(tar)))
-    if shard.count != known.get(shard.name, shard.count):
+    if shard.count != indexed.get(shard.name, shard.count):
         raise ShardError(
-            f"{tar} has {shard.count} samples, and .info.json says {known[shard.name]}"
+            f"{tar} has {shard.count} samples, and .info.json says "
+            f"{indexed[shard.name]}"
         )
-    shard.found["same"] = known and index.is_file() and read_file(index) == shard.index
+    shard.results["same"] = (
+        indexed and index.is_file() and read_file(index) == shard.index
+    )
     files.write(index, shard.index)
 
 
 def rows_of(
     numbers: Mapping[str, int], shard: ShardHeaders
 ) -> dict[str, list[tuple[Any, ...]]]:
-    """Return what the tables of the database have of a shard, which has one of the
-    numbers.
-    """
+    """Return the rows of a shard for the tables of the database."""
     number = numbers[shard.name]
     samples = shard.content.samples
     rows = enumerate(zip(samples, pairwise(shard.offsets), strict=True))
     return {
         "samples": [
-            (number, each.key, row, at, end - at) for row, (each, (at, end)) in rows
+            (number, entry.key, row, at, end - at) for row, (entry, (at, end)) in rows
         ],
         "sample_parts": [
             (number, row, part.name, part.offset, part.size)
@@ -429,10 +458,11 @@ def rows_of(
 
 
 def check_members(shard: ShardHeaders) -> tuple[int, str]:
-    """Return how many files belong to no sample, and the first of them.
+    """Count the files that belong to no sample, and return the first of them.
 
-    Raise `ShardError` for a shard without samples, and for members that would be
-    unpacked outside of any folder, or whose names no file of text could hold.
+    Raises:
+        ShardError: For a shard without samples, members with an absolute path or "..",
+            and names that are not UTF-8.
     """
     if not shard.content.samples:
         raise ShardError(
@@ -440,22 +470,22 @@ def check_members(shard: ShardHeaders) -> tuple[int, str]:
         )
     for key, _, parts in shard.content.samples:
         if key.startswith("/") or ".." in key.split("/"):
-            told = (
+            message = (
                 f"{shard.path}: the member {f'{key}.{parts[0].name}'!r} has a name "
                 "that is"
             )
-            raise ShardError(f"{told} absolute or has '..' in it; pack the shard again")
+            raise ShardError(
+                f"{message} absolute or has '..' in it; pack the shard again"
+            )
         if not is_utf8(key) or not all(is_utf8(part.name) for part in parts):
-            told = f"{shard.path}: sample {key!r} has a name that is no UTF-8"
-            raise ShardError(f"{told}; rename its files and pack the shard again")
+            message = f"{shard.path}: sample {key!r} has a name that is no UTF-8"
+            raise ShardError(f"{message}; rename its files and pack the shard again")
     left_out = shard.content.left_out
     return len(left_out), next(iter(left_out), "")
 
 
 def is_utf8(name: str) -> bool:
-    """Return whether the bytes of a name are text; those that are not are surrogates in
-    it.
-    """
+    """Return whether a file name is valid UTF-8; it has surrogates otherwise."""
     return name.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in name)
 
 
@@ -464,20 +494,18 @@ def _oddities(
     report: PrepareReport,
     patterns: Mapping[str, Sequence[str]],
 ) -> list[str]:
-    """Return notes on what may be a mistake in patterns of splits, or damage of
-    shards.
-    """
+    """Return notes on possible mistakes in split patterns, or damage of shards."""
     notes = _end_notes(shards)
-    for part, given in patterns.items():
+    for part, regexes in patterns.items():
         notes += glob_notes(
-            f"split {part!r}", given, [*report.shard_counts], report.splits[part]
+            f"split {part!r}", regexes, [*report.shard_counts], report.splits[part]
         )
     return [*notes, *_stray_file_notes(shards), *_missing_part_notes(report)]
 
 
 def _stray_file_notes(shards: Sequence[ScannedShard]) -> list[str]:
     """Return a note on files that belong to no sample, if there are any."""
-    strays = [(shard, *shard.found["names"]) for shard in shards]
+    strays = [(shard, *shard.results["names"]) for shard in shards]
     strays = [(shard, count, name) for shard, count, name in strays if count]
     if not strays:
         return []
@@ -507,36 +535,35 @@ def _missing_part_notes(report: PrepareReport) -> list[str]:
 
 
 def _end_notes(shards: Sequence[ScannedShard]) -> list[str]:
-    """Return what is odd about the ends of shards: they may be parts of others."""
-    cut = [each for each in shards if each.trailing < END_MARK]
+    """Return a note on shards that end without a mark and may be truncated."""
+    cut = [shard for shard in shards if shard.trailing < END_MARK]
     return [
-        f"{len(cut)} of {len(shards)} shards end without an end mark, {each.name} for "
-        f"example after {each.record.bytes:,} bytes: if copying or writing them was "
+        f"{len(cut)} of {len(shards)} shards end without an end mark, {shard.name} for "
+        f"example after {shard.record.bytes:,} bytes: if copying or writing them was "
         "cut off, samples are missing"
-        for each in cut[:1]
+        for shard in cut[:1]
     ]
 
 
-def ratios_of(given: Mapping[str, float] | Sequence[float] | str | None) -> Any:
-    """Return shares by their names; in a row, or a text, they are those of train, val
-    and test.
+def ratios_of(ratios: Mapping[str, float] | Sequence[float] | str | None) -> Any:
+    """Return shares by split part; numbers without names are train, val and test.
 
     >>> ratios_of("8, 2"), ratios_of([0.9, 0.1])
     ({'train': 8.0, 'val': 2.0}, {'train': 0.9, 'val': 0.1})
     """
-    if given is None or isinstance(given, Mapping):
-        return given
+    if ratios is None or isinstance(ratios, Mapping):
+        return ratios
     try:
         numbers = [
-            float(each)
-            for each in (given.split(",") if isinstance(given, str) else given)
+            float(number)
+            for number in (ratios.split(",") if isinstance(ratios, str) else ratios)
         ]
     except (TypeError, ValueError):
         numbers = []
     if not 1 <= len(numbers) <= len(_PARTS):
         raise ConfigError(
             "split ratio: expected up to three numbers for train, val and test such "
-            f"as 8,1,1, got {given!r}"
+            f"as 8,1,1, got {ratios!r}"
         )
     return dict(zip(_PARTS, numbers, strict=False))
 
@@ -547,13 +574,20 @@ def split(
     patterns: Mapping[str, Sequence[str]] | None,
     shuffle_seed: int | None = None,
 ) -> Parts:
-    """Return the shards of each part, by exactly one of `ratios` and `patterns`.
+    """Return the shards of each split part.
 
-    Patterns are regular expressions, with braces (`train-{000..099}`), compared with
-    names from their start.
+    Args:
+        shards: Names of all shards.
+        ratios: Shares by split part. Exactly one of `ratios` and `patterns` is
+            required.
+        patterns: Regular expressions by split part, with braces (`train-{000..099}`).
+            They match from the start of a name.
+        shuffle_seed: Seed of a shuffle before shards are split by ratios; None for
+            none.
 
-    Raises `ConfigError` for wrong arguments, `PrepareError` for a part that gets no
-    shard.
+    Raises:
+        ConfigError: For wrong arguments.
+        PrepareError: For a split part without shards.
     """
     if ratios is not None and patterns is None:
         return _by_ratios(shards, ratios, shuffle_seed)
@@ -568,7 +602,7 @@ def split(
 def _by_ratios(
     shards: Sequence[str], ratios: Ratios, shuffle_seed: int | None
 ) -> Parts:
-    """Cut the shards, in their order or shuffled, where the cumulative ratios say.
+    """Cut the shards at the cumulative ratios, in order or shuffled.
 
     Part i ends before shard floor(n * (ratio 0 + ... + ratio i) / sum). The arithmetic
     is exact, so every shard is in a part; Energon's floats lose the last of 10 shards
@@ -612,9 +646,10 @@ _CUT = (
 def _fitting(
     parts: Parts, counts: Mapping[str, int], ratios: Ratios
 ) -> tuple[Parts, Windows]:
-    """Return parts of whole shards as they are, if each has some; else parts of as many
-    samples as the ratios say, one at least, and which samples of their shards these
-    are.
+    """Return parts of whole shards, or parts cut by samples if a part has no shard.
+
+    Parts that are cut have at least one sample. Their windows are counted over the
+    samples of their shards.
 
     >>> _fitting(
     ...     {"train": ("0.tar",), "val": ()},
@@ -628,22 +663,22 @@ def _fitting(
     order = list(chain.from_iterable(parts.values()))
     sizes = _split_sizes(ratios, sum(counts.values()))
     ends = dict(zip(order, accumulate(counts[shard] for shard in order), strict=True))
-    made: Parts = {}
+    fitted: Parts = {}
     windows = {}
     for (part, size), stop in zip(
         sizes.items(), accumulate(sizes.values()), strict=True
     ):
         start = stop - size
         inside = [
-            each
-            for each in order
-            if start < ends[each] and ends[each] - counts[each] < stop
+            name
+            for name in order
+            if start < ends[name] and ends[name] - counts[name] < stop
         ]
-        before = ends[inside[0]] - counts[inside[0]]
-        made[part] = tuple(inside)
-        if (start, stop) != (before, ends[inside[-1]]):
-            windows[part] = start - before, stop - before
-    return made, windows
+        offset = ends[inside[0]] - counts[inside[0]]
+        fitted[part] = tuple(inside)
+        if (start, stop) != (offset, ends[inside[-1]]):
+            windows[part] = start - offset, stop - offset
+    return fitted, windows
 
 
 def _split_sizes(ratios: Ratios, total: int) -> dict[str, int]:
@@ -663,24 +698,24 @@ def _split_sizes(ratios: Ratios, total: int) -> dict[str, int]:
 
 def _by_patterns(shards: Sequence[str], patterns: Mapping[str, Sequence[str]]) -> Parts:
     parts: Parts = {}
-    for part, given in patterns.items():
+    for part, regexes in patterns.items():
         compiled: list[re.Pattern[str]] = []
-        for pattern in given:
+        for pattern in regexes:
             try:
                 # A backslash belongs to the regular expression, so it escapes no brace.
                 compiled += map(re.compile, braceexpand(pattern, escape=False))
             except (re.error, ValueError) as reason:
-                told = (
+                message = (
                     f"the pattern {pattern!r} of split {part!r} is no regular "
                     "expression"
                 )
-                raise ConfigError(f"{told}: {reason}") from reason
+                raise ConfigError(f"{message}: {reason}") from reason
         parts[part] = tuple(
             shard for shard in shards if any(p.match(shard) for p in compiled)
         )
         if not parts[part]:
             raise PrepareError(
-                f"split {part!r}: no shard matches {' or '.join(given)}, regular "
+                f"split {part!r}: no shard matches {' or '.join(regexes)}, regular "
                 f"expressions that are compared with names like {shards[0]} from their "
                 "start"
             )
@@ -688,9 +723,7 @@ def _by_patterns(shards: Sequence[str], patterns: Mapping[str, Sequence[str]]) -
 
 
 def split_notes(shards: Sequence[str], parts: Parts) -> list[str]:
-    """Return what is likely a mistake in a split: shards in no part, shards in
-    several.
-    """
+    """Return notes on shards that are in no split, or in several."""
     times = Counter(shard for names in parts.values() for shard in names)
     unused = [shard for shard in shards if not times[shard]]
     shared = [shard for shard in shards if times[shard] > 1]
@@ -725,24 +758,32 @@ def prepare_jsonl(
     checksums: bool = False,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> int:
-    """Write the index `PATH.idx` of a `.jsonl` file; return how many samples it has.
+    """Write the index `PATH.idx` of a `.jsonl` file.
 
-    With `checksums` also `PATH.crc`, a checksum of each sample, with which it is
-    compared where it is read with `JsonlSource(checksums=True)`,
-    `get_train_dataset(checksums=True)`, and by lint.
+    Every line that is not blank is a sample and must be a JSON object; all lines are
+    parsed. Files appear when they are complete; after an error, existing files stay.
 
-    Every line that is not blank is a sample and has to be a JSON object; all of them
-    are parsed. The files appear when they are complete; on any error what was there
-    stays. `on_progress` is called with bytes done and bytes in all.
+    Args:
+        path: The file.
+        checksums: Whether `PATH.crc` is written, with a checksum of each sample. They
+            are compared by `JsonlSource(checksums=True)`,
+            `get_train_dataset(checksums=True)` and `energize lint`.
+        on_progress: Called with the bytes that are done, and with all bytes.
 
-    Raises `PrepareError` naming the lines that are no objects and what is wrong with
-    them, a file without samples and one that cannot be written; `DatasetNotFoundError`.
+    Returns:
+        The number of samples.
 
-    >>> import tempfile
-    >>> path = Path(tempfile.mkdtemp(), "texts.jsonl")
-    >>> _ = path.write_text('{"text": "a"}' + chr(10) + '{"text": "b"}')
-    >>> prepare_jsonl(path)
-    2
+    Raises:
+        PrepareError: For lines that are not JSON objects, a file without samples, and
+            files that cannot be written.
+        DatasetNotFoundError: If the file does not exist.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp(), "texts.jsonl")
+        >>> _ = path.write_text('{"text": "a"}' + chr(10) + '{"text": "b"}')
+        >>> prepare_jsonl(path)
+        2
     """
     file = path_of(path)
     if not file.exists():
@@ -767,7 +808,7 @@ def prepare_jsonl(
 
 
 def _offsets(path: Path, on_progress: Callable[[int, int], None]) -> array[int]:
-    """Return where each sample starts, and the size of the file."""
+    """Return the start of each sample, and the size of the file."""
     size = path.stat().st_size
     offsets = array("Q")
     faults = list[str]()
@@ -786,8 +827,10 @@ def _offsets(path: Path, on_progress: Callable[[int, int], None]) -> array[int]:
             if at - reported > _REPORTED_BYTES:
                 on_progress(reported := at, size)
     if faults:
-        told = f"{path}: {wrong} of {len(offsets)} lines are no JSON objects, {{...}}"
-        raise PrepareError(f"{told}:{listed(faults, wrong)}")
+        message = (
+            f"{path}: {wrong} of {len(offsets)} lines are no JSON objects, {{...}}"
+        )
+        raise PrepareError(f"{message}:{listed(faults, wrong)}")
     if not offsets:
         raise PrepareError(f"{path} holds no samples: every line is blank")
     if at != size:

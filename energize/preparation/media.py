@@ -1,4 +1,4 @@
-"""Collecting what is known of the images, videos and sounds of a folder."""
+"""Store the metadata of the images, videos and sounds of a folder."""
 
 from __future__ import annotations
 
@@ -52,8 +52,12 @@ _REMOVE = "DELETE FROM media_metadata WHERE entry_key = ?"
 
 @dataclass(frozen=True, slots=True)
 class MediaReport:
-    """Of how many files metadata was written, and `damaged`: what was left out, each
-    with its place and the reason.
+    """Result of storing media metadata.
+
+    Args:
+        path: The folder.
+        count: Files whose metadata was written.
+        damaged: Files that were left out, with location and reason.
     """
 
     path: Path
@@ -62,8 +66,7 @@ class MediaReport:
 
 
 _Row = tuple[str, str | None, str]
-"""Name, kind and metadata of a file; name, None and the reason for one that is
-damaged."""
+"""Name, type and metadata of a file; name, None and reason for a damaged one."""
 
 
 @os_errors_as(PrepareError, fault="cannot be used")
@@ -75,45 +78,52 @@ def prepare_media(
     on_progress: Progress | None = None,
     tmp_path: str | os.PathLike[str] | None = None,
 ) -> MediaReport:
-    """Store the metadata of all media of a folder, for
-    `store.get_media_metadata(name)`.
+    """Store the metadata of all media of a folder, for `store.get_media_metadata`.
 
-    `path` is a folder prepared by `energize prepare` or Energon, or a plain one. `by`
-    says which files are media: "extension", "header", patterns such as "*.jpg,*.png",
-    or a `MediaFilterConfig`. Files are read and images decoded in `workers` processes.
-    The metadata goes into `.nv-meta/index.sqlite`, beside what is there, and is there
-    when all has been read; a prepared folder without that file gets one. `tmp_path` is
-    a folder in which it is built. `on_progress` is called with how many shards or files
-    are done, and how many there are.
+    The metadata is written into `.nv-meta/index.sqlite`, in addition to existing
+    content, and appears when all files have been read. A prepared folder without that
+    file gets one. Damaged media are listed in the report and have no metadata.
 
-    Damaged media are no error: they are in the report, and have no metadata. Raises
-    `PrepareError` when there is no media at all, for damaged shards, and when a process
-    is killed; `ConfigError` for wrong arguments, and when a video is met without PyAV;
-    `DatasetNotFoundError`.
+    Args:
+        path: A folder prepared by energize or Energon, or a plain folder.
+        by: How media are recognised: "extension", "header", patterns such as
+            "*.jpg,*.png", or a `MediaFilterConfig`.
+        workers: Processes that read files; by default one for each core.
+        on_progress: Called with the shards or files that are done, and with all.
+        tmp_path: Folder in which the database is built; by default `path`.
 
-    >>> import tempfile
-    >>> from energize.preparation import prepare, write_shards
-    >>> from energize.energon.cache import WebdatasetFileStore
-    >>> from PIL import Image
-    >>> folder = tempfile.mkdtemp()
-    >>> image = Image.new("RGB", (8, 4))
-    >>> _ = write_shards([{"__key__": "a", "png": image}], folder)
-    >>> _ = prepare(folder, split_ratios={"train": 1}, sqlite=True)
-    >>> prepare_media(folder).count
-    1
-    >>> WebdatasetFileStore(folder).get_media_metadata("a.png").width
-    8
+    Returns:
+        The number of files, and the damaged files.
+
+    Raises:
+        PrepareError: For a folder without media, damaged shards, and a killed process.
+        ConfigError: For wrong arguments, and for a video if PyAV is not installed.
+        DatasetNotFoundError: If the folder does not exist.
+
+    Example:
+        >>> import tempfile
+        >>> from energize.preparation import prepare, write_shards
+        >>> from energize.energon.cache import WebdatasetFileStore
+        >>> from PIL import Image
+        >>> folder = tempfile.mkdtemp()
+        >>> image = Image.new("RGB", (8, 4))
+        >>> _ = write_shards([{"__key__": "a", "png": image}], folder)
+        >>> _ = prepare(folder, split_ratios={"train": 1}, sqlite=True)
+        >>> prepare_media(folder).count
+        1
+        >>> WebdatasetFileStore(folder).get_media_metadata("a.png").width
+        8
     """
     root = store_path(path)
     if not isinstance(by, MediaFilterConfig):
-        ways = [by.lower() == each for each in ("header", "extension")]
+        ways = [by.lower() == strategy for strategy in ("header", "extension")]
         by = MediaFilterConfig.parse(None if any(ways) else by, *ways)
     if not root.is_dir():
         raise DatasetNotFoundError(f"{root} does not exist, or is no folder")
     function, names = _read_by(root, by, workers)
     final = root / META_FOLDER / SQLITE_NAME
     with staging(root, root / META_FOLDER) as files, ExitStack() as ends:
-        place = built = files.place(final)
+        target = built = files.place(final)
         with writing(final, PrepareError):
             files.create(final).close()
             if tmp_path is not None:
@@ -122,7 +132,7 @@ def prepare_media(
                 )
             if final.exists():
                 shutil.copyfile(files_at(final).local(str(final)), built)
-        with new_database(files, final, _TABLES, place=built) as database:
+        with new_database(files, final, _TABLES, target=built) as database:
             filters = (
                 "INSERT OR IGNORE INTO media_filters (strategy, patterns) VALUES (?, ?)"
             )
@@ -132,9 +142,9 @@ def prepare_media(
             count, damaged = _store_rows(database, results)
         if not count:
             raise PrepareError(_nothing(root, by, damaged))
-        if built != place:
+        if built != target:
             with writing(final, PrepareError):
-                shutil.copyfile(built, place)
+                shutil.copyfile(built, target)
         commit(files, root)
     return MediaReport(root, count, tuple(damaged))
 
@@ -150,12 +160,12 @@ def _store_rows(
             raise PrepareError(str(rows))
         if isinstance(rows, Exception):
             raise rows
-        for name, kind, text in rows:
-            if kind is None:
+        for name, media_type, text in rows:
+            if media_type is None:
                 database.execute(_REMOVE, (name,))
                 damaged.append(text)
             else:
-                database.execute(_ADD, (name, kind, text))
+                database.execute(_ADD, (name, media_type, text))
                 count += 1
     return count, damaged
 
@@ -168,11 +178,20 @@ def prepare_filesystem_dataset(
     workers: int = 16,
     index_sqlite_tmp_path: str | os.PathLike[str] | None = None,
 ) -> int:
-    """Store the metadata of all media below a plain folder, and return of how many
-    files.
+    """Store the metadata of all media below a plain folder; see `prepare_media`.
 
-    As `prepare_media` does, which says more: this one raises `PrepareError` for damaged
-    media.
+    Args:
+        root_path: The folder.
+        media_filter: How media are recognised.
+        progress: Has no use.
+        workers: Processes that read files.
+        index_sqlite_tmp_path: A path in the folder in which the database is built.
+
+    Returns:
+        The number of files.
+
+    Raises:
+        PrepareError: As `prepare_media`, and for damaged media.
     """
     tmp_path = (
         None if index_sqlite_tmp_path is None else Path(index_sqlite_tmp_path).parent
@@ -188,7 +207,7 @@ def prepare_filesystem_dataset(
 
 
 def _files(root: Path, media: MediaFilterConfig) -> Iterator[str]:
-    """Yield the names of files below `root` that may be media, hidden ones left out."""
+    """Yield the names of files that may be media, without hidden ones."""
 
     def unreadable(reason: OSError) -> None:
         raise reason
@@ -206,18 +225,18 @@ def _files(root: Path, media: MediaFilterConfig) -> Iterator[str]:
 
 
 def _row(
-    media: MediaFilterConfig, name: str, where: str, opened: Callable[[], BinaryIO]
+    media: MediaFilterConfig, name: str, location: str, opened: Callable[[], BinaryIO]
 ) -> list[_Row]:
-    """Return what is known of a file; nothing if it is no media."""
+    """Return the metadata of a file; empty if it is not a media file."""
     try:
         with opened() as file:
             metadata = media.extract_metadata(file, name)
     except SampleError as reason:
-        return [(name, None, f"{where}: {reason}")]
+        return [(name, None, f"{location}: {reason}")]
     if metadata is None:
         return []
-    kind, text = serialize_media_metadata(metadata)
-    return [(name, str(kind), text)]
+    media_type, text = serialize_media_metadata(metadata)
+    return [(name, str(media_type), text)]
 
 
 def _of_file(store: SystemFileStore, media: MediaFilterConfig, name: str) -> list[_Row]:
@@ -228,10 +247,10 @@ def _of_shard(root: Path, media: MediaFilterConfig, shard: str) -> list[_Row]:
     rows: list[_Row] = []
     for sample in ShardHeaders(root, shard).samples():
         for part in sample.sizes:
-            name = f"{sample.found.key}.{part}"
+            name = f"{sample.entry.key}.{part}"
             if media.should_consider_media(name):
                 rows += _row(
-                    media, name, sample.where, partial(BytesIO, sample.part(part))
+                    media, name, sample.location, partial(BytesIO, sample.part(part))
                 )
     return rows
 
@@ -239,9 +258,7 @@ def _of_shard(root: Path, media: MediaFilterConfig, shard: str) -> list[_Row]:
 def _read_by(
     root: Path, media: MediaFilterConfig, workers: int | None
 ) -> tuple[Callable[[str], list[_Row]], list[str]]:
-    """Return what reads a file or shard, and the names; of shards there is a
-    database.
-    """
+    """Return the function that reads a file or shard, and the names to read."""
     if not is_prepared(root):
         return partial(_of_file, SystemFileStore(root), media), sorted(
             _files(root, media)

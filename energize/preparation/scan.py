@@ -1,7 +1,7 @@
-"""The one walk over a shard, of whose results everything is made that preparing writes.
+"""Scan shards once, and find the shards of a folder.
 
-Indices, records, checksums, columns, media metadata and what `energize lint` compares
-are made of the `ScannedShard`s that `scan_shards` gives.
+All results of preparing (indices, records, checksums, columns, media metadata) and
+the checks of `energize lint` are made from the `ScannedShard`s of `scan_shards`.
 """
 
 from __future__ import annotations
@@ -45,9 +45,10 @@ T = TypeVar("T")
 
 
 class ShardHeaders:
-    """A shard of a folder, whose headers have been read.
+    """A shard of a folder whose headers have been read.
 
-    Raises `ShardError` as `energize.data.tar.scan` does.
+    Raises:
+        ShardError: As `energize.data.tar.scan`.
     """
 
     def __init__(self, root: Path, name: str) -> None:
@@ -62,45 +63,46 @@ class ShardHeaders:
             yield RawSample(self, number, sample)
 
     def checksums(self) -> bytes:
-        """Return the checksums of the samples, as `SHARD.tar.crc` has them."""
+        """Return the checksums of the samples, as stored in `SHARD.tar.crc`."""
         return checksums_of(self.path, self.offsets[1:])
 
     @cached_property
     def offsets(self) -> list[int]:
-        """Where each sample starts, and the last one ends."""
+        """Start of each sample, and end of the last one."""
         return [*(sample.offset for sample in self.content.samples), self.content.end]
 
 
 @dataclass
 class RawSample:
-    """A stored sample whose parts are read when they are asked for."""
+    """A stored sample that reads its parts on access."""
 
     shard: ShardHeaders
     number: int
-    found: ScannedSample
+    entry: ScannedSample
 
     @property
-    def where(self) -> str:
+    def location(self) -> str:
         """Shard and key, for messages."""
-        return f"{self.shard.path}, sample {self.found.key!r}"
+        return f"{self.shard.path}, sample {self.entry.key!r}"
 
     @cached_property
     def sizes(self) -> dict[str, int]:
-        """The bytes of each part, by name."""
-        return {part.name: part.size for part in self.found.parts}
+        """Bytes of each part, by name."""
+        return {part.name: part.size for part in self.entry.parts}
 
     def part(self, name: str) -> bytes:
         """Return the bytes of a part."""
-        part = next(each for each in self.found.parts if each.name == name)
+        part = next(entry for entry in self.entry.parts if entry.name == name)
         return self.shard.files.read(
             str(self.shard.path), part.offset, part.offset + part.size
         )
 
     def json(self, access: PartAccess) -> Any:
-        """Return what keys lead to in a part.
+        """Return the value at the keys of a JSON part.
 
-        Raises `DataError` where they lead nowhere, `PrepareError` for a part that is
-        not JSON.
+        Raises:
+            DataError: If there is no such key.
+            PrepareError: If the part is not JSON.
         """
         try:
             [part] = access.among(self.sizes)[:1] or [access.part]
@@ -117,24 +119,29 @@ class RawSample:
             raise PrepareError(f"{name} is no UTF-8: {reason}") from reason
 
     def raw(self) -> dict[str, Any]:
-        """Return the sample as `WebdatasetSource` gives it."""
+        """Return the sample as `WebdatasetSource` returns it."""
         return {
-            "__key__": self.found.key,
+            "__key__": self.entry.key,
             "__dataset__": str(self.shard.root),
             "__shard__": self.shard.name,
             "__index__": self.number,
-            **{part.name: self.part(part.name) for part in self.found.parts},
+            **{part.name: self.part(part.name) for part in self.entry.parts},
         }
 
 
 @dataclass(slots=True)
 class ScannedShard:
-    """What one walk over a shard found.
+    """Result of scanning one shard.
 
-    `parts` counts the samples that have a part of that name, `hashes` are 64 bits for
-    each key, `record` is what readers know the shard by, `trailing` the bytes behind
-    its last sample. `found` is what functions made of it that were given to
-    `scan_shards`, by their names.
+    Args:
+        name: Name of the shard.
+        count: Number of samples.
+        index: Content of its `.tar.idx`.
+        parts: Samples by part name.
+        hashes: 64 bits for each key.
+        record: Sizes and checksums by which readers recognise the shard.
+        trailing: Bytes after the last sample.
+        results: Results of the functions of `scan_shards`, by name.
     """
 
     name: str
@@ -144,14 +151,12 @@ class ScannedShard:
     hashes: UInt64Array
     record: ShardRecord
     trailing: int
-    found: dict[str, Any]
+    results: dict[str, Any]
 
     def differences(
         self, root: Path, count: int, record: ShardRecord | None
     ) -> Iterator[str]:
-        """Yield in what the shard is not that of the index beside it, and of what was
-        prepared.
-        """
+        """Yield the differences from the stored index and record."""
         path = root / self.name
         if self.count != count:
             yield f"{path} has {self.count} samples, and .info.json says {count}"
@@ -178,15 +183,15 @@ class ScannedShard:
                     f"{rights[wrong[0]]}"
                 )
         self.record = self.record._replace(index_crc32=zlib.crc32(data))
-        for what in (
+        for field in (
             ("bytes", "index_crc32", "headers_crc32", "ends_crc32") if record else ()
         ):
-            now = getattr(self.record, what)
-            was = getattr(record, what)
-            if now != was:
+            current = getattr(self.record, field)
+            recorded = getattr(record, field)
+            if current != recorded:
                 yield (
-                    f"{path} is not the shard that was prepared: its {what} is "
-                    f"{now}, was {was}"
+                    f"{path} is not the shard that was prepared: its {field} is "
+                    f"{current}, was {recorded}"
                 )
 
 
@@ -201,17 +206,24 @@ def scan_shards(
     faults: list[str] | None = None,
     write: Callable[[str], None] | None = None,
 ) -> list[T]:
-    """Walk over shards in processes, and return what `keep` makes of each, in their
-    order.
+    """Scan shards in processes, and return the results of `keep`, in order.
 
-    `functions` are called with each `ShardHeaders` where it is read; their results are
-    sent here. With `write` it is written there before.
+    Args:
+        root: The folder.
+        names: The shards, relative to `root`.
+        keep: Called in this process with each scanned shard.
+        functions: Called by name with the `ShardHeaders` in the process that reads the
+            shard; the results are in `ScannedShard.results`.
+        workers: Number of processes; by default one for each core.
+        on_progress: Called with the shards that are done, and with all shards.
+        faults: Collects faults of shards and errors of the functions; None raises them.
+        write: Called with the name of a shard before it is read, to write it.
 
-    Raises `PrepareError` that lists all damaged shards, and what the functions raise,
-    unless `faults` are given, which take both; and `PrepareError` as `map_in_order`
-    does.
+    Raises:
+        PrepareError: Listing all damaged shards, and errors of the functions, if
+            `faults` is None; and as `map_in_order`.
     """
-    kept: list[T] = []
+    outcomes: list[T] = []
     damaged: list[str] = []
     tolerated = ShardError if faults is None else DatasetError
 
@@ -231,24 +243,25 @@ def scan_shards(
                 part.name for sample in content.samples for part in sample.parts
             )
             hashes = _key_hashes([sample.key for sample in content.samples])
-            found = {
-                what: function(shard) for what, function in (functions or {}).items()
+            results = {
+                function_name: function(shard)
+                for function_name, function in (functions or {}).items()
             }
-            told = parts, hashes, record, content.size - content.end, found
-            return ScannedShard(name, len(content.samples), index, *told)
+            message = parts, hashes, record, content.size - content.end, results
+            return ScannedShard(name, len(content.samples), index, *message)
 
     with closing(map_in_order(walked, names, workers, on_progress)) as results:
         for result in results:
             try:
                 if isinstance(result, Exception):
                     raise result
-                kept.append(keep(result))
+                outcomes.append(keep(result))
             except tolerated as fault:
                 (damaged if faults is None else faults).append(str(fault))
     if damaged and write is not None:
-        told = f"{len(damaged)} of {len(names)} shards of {root} cannot be written"
+        message = f"{len(damaged)} of {len(names)} shards of {root} cannot be written"
         more = "The others are done. Repair these, and run it again"
-        raise PrepareError(f"{told}:{listed(damaged)}\n{more}")
+        raise PrepareError(f"{message}:{listed(damaged)}\n{more}")
     if damaged:
         raise PrepareError(
             f"{len(damaged)} of {len(names)} shards of {root} cannot be "
@@ -256,14 +269,13 @@ def scan_shards(
             "Nothing was written. Repair them, or prepare the folder without them "
             "(--exclude)"
         )
-    return kept
+    return outcomes
 
 
 def check_unique(root: Path, shards: Sequence[ScannedShard]) -> None:
-    """Raise `PrepareError` naming keys that occur more than once, and in which shards.
+    """Raise `PrepareError` for keys that occur more than once, with their shards.
 
-    Hashes are compared first, eight bytes for each sample; only shards with equal ones
-    are read again for the keys themselves.
+    Hashes of 8 bytes are compared first; only shards with equal ones are read again.
     """
     shards_by_key = _shards_of_equal_hashes(root, shards)
     lines = [
@@ -281,7 +293,7 @@ def check_unique(root: Path, shards: Sequence[ScannedShard]) -> None:
 def _shards_of_equal_hashes(
     root: Path, shards: Sequence[ScannedShard]
 ) -> Mapping[str, list[str]]:
-    """Return the shards of each key whose hash occurs more than once."""
+    """Return the shards by key, for keys with a repeated hash."""
     hashes = np.sort(
         np.concatenate([np.zeros(0, np.uint64), *(shard.hashes for shard in shards)])
     )
@@ -309,26 +321,33 @@ _ACROSS = (
 
 
 def checksums_of(path: Path, stops: Sequence[int]) -> bytes:
-    """Return for each stretch of a file that ends at one of `stops`, and begins where
-    the one before ends, the CRC-32 of its bytes, as unsigned 32-bit little-endian
-    numbers.
+    """Return the CRC-32 of consecutive ranges of a file.
 
-    Raises `ShardError` when the file changes meanwhile, and OSError.
+    Args:
+        path: The file.
+        stops: The end of each range; the first range starts at 0.
+
+    Returns:
+        Unsigned 32-bit little-endian numbers.
+
+    Raises:
+        ShardError: If the file changes meanwhile.
+        OSError: If it cannot be read.
     """
     starts = [0, *stops][: len(stops)]
-    found = files_at(path).read_ranges(str(path), starts, stops)
-    return np.array([*map(zlib.crc32, found)], dtype="<u4").tobytes()
+    pieces = files_at(path).read_ranges(str(path), starts, stops)
+    return np.array([*map(zlib.crc32, pieces)], dtype="<u4").tobytes()
 
 
 def _key_hashes(keys: Sequence[str]) -> UInt64Array:
-    """Return a word of 64 bits for each key."""
+    """Return 64 bits for each key."""
     named = (key.encode("utf-8", "surrogateescape") for key in keys)
     digests = b"".join(hashlib.blake2b(name, digest_size=8).digest() for name in named)
     return np.frombuffer(digests, dtype=np.uint64)
 
 
 _SHARDS = re.compile(r"\.(tar(\.(gz|bz2|xz|zst|lz4))?|tgz|tbz2|txz)\Z")
-"""How shards are called; that some are compressed is told when they are read."""
+"""Names of shards. Reading a compressed one raises an error."""
 # Different lists of the parts of a sample that are written down of a shard, at most.
 _KINDS = 100
 _SHOWN = 10
@@ -340,17 +359,21 @@ _UNWRITABLE = {"Cc", "Cs", "Zl", "Zp"}
 def find_shards(
     path: Path, exclude: str | None = None, patterns: Sequence[str] | None = None
 ) -> tuple[list[str], list[str]]:
-    """Return all tar files below `path`, in Energon's order: folder by folder, compared
-    as text; and notes on what was passed over. Or those that `patterns` name, as
-    `_named` does.
+    """Return the tar files below a folder, and notes on files that were left out.
 
-    Hidden files and folders are passed over, and names in which the regular expression
-    `exclude` is found. Links to folders are followed, unless to one that was looked
-    into already. What cannot be looked into (a link to nothing, a folder that may not
-    be entered, a shard that may not be read) is an error.
+    Shards are in Energon's order: folder by folder, compared as text. Hidden files and
+    folders are left out. Links to folders are followed once.
 
-    Raises `DatasetNotFoundError`, `PrepareError` for a folder without shards, and for
-    names that no file of text could hold; `ConfigError` for a wrong `exclude`.
+    Args:
+        path: The folder.
+        exclude: Regular expression; names in which it is found are left out.
+        patterns: Names of shards, with braces; None searches the folder.
+
+    Raises:
+        DatasetNotFoundError: If the folder does not exist.
+        PrepareError: For a folder without shards, links, folders and shards that cannot
+            be read, and names that no text file can hold.
+        ConfigError: For a wrong `exclude` or pattern.
     """
     if patterns is not None:
         return _named(path, patterns), []
@@ -407,7 +430,7 @@ def _check_shard_folder(path: Path) -> None:
 
 
 def _shards_below(path: Path, notes: list[str]) -> tuple[list[str], dict[str, str]]:
-    """Return the shards below a folder, and why files and folders cannot be read."""
+    """Return the shards below a folder, and the reasons of unreadable entries."""
     wrong: dict[str, str] = {}
     shards = []
     for name in files_below(path, notes, wrong):
@@ -424,12 +447,12 @@ def _shards_below(path: Path, notes: list[str]) -> tuple[list[str], dict[str, st
 
 
 def glob_notes(
-    what: str, patterns: Sequence[str], names: Sequence[str], matched: Iterable[str]
+    origin: str, patterns: Sequence[str], names: Sequence[str], matched: Iterable[str]
 ) -> list[str]:
     """Return a note on regular expressions that are likely meant as globs, if they are.
 
     Args:
-        what: Where the patterns are from.
+        origin: The option of the patterns, for the note.
         patterns: The regular expressions.
         names: The names of all shards.
         matched: The names that the regular expressions match.
@@ -444,23 +467,27 @@ def glob_notes(
 
     """
     globs = [pattern for pattern in patterns if {"*", "?"} & {*pattern}]
-    found = {name for name in names if any(fnmatchcase(name, glob) for glob in globs)}
-    kept = {*matched}
-    if not found or found == kept:
+    glob_matches = {
+        name for name in names if any(fnmatchcase(name, glob) for glob in globs)
+    }
+    regex_matches = {*matched}
+    if not glob_matches or glob_matches == regex_matches:
         return []
     regex = " ".join(globs).replace(".", r"\.").replace("*", ".*").replace("?", ".")
     return [
-        f"{what}: {' '.join(globs)} is read as a regular expression, which matches "
-        f"{len(kept)} shards; as a glob it would match {len(found)}: write {regex}"
+        f"{origin}: {' '.join(globs)} is read as a regular expression, which matches "
+        f"{len(regex_matches)} shards; as a glob it would match {len(glob_matches)}: "
+        f"write {regex}"
     ]
 
 
 def _named(path: Path, patterns: Sequence[str]) -> list[str]:
-    """Return the shards that `patterns` name below `path`, with braces:
-    `parts/data-{0..9}.tar`.
+    """Return the shards that patterns such as `parts/data-{0..9}.tar` name.
 
-    Raises `DatasetNotFoundError`, `PrepareError` for shards that are named twice or not
-    below `path`; `ConfigError` for a malformed pattern.
+    Raises:
+        DatasetNotFoundError: If the folder does not exist.
+        PrepareError: For shards that are named twice or are not below the folder.
+        ConfigError: For a malformed pattern.
     """
     if not path.is_dir():
         raise DatasetNotFoundError(f"{path} does not exist, or is no folder")
@@ -485,9 +512,9 @@ def _named(path: Path, patterns: Sequence[str]) -> list[str]:
 def files_below(
     root: Path, notes: list[str], wrong: dict[str, str], *, hidden: bool = False
 ) -> Iterator[str]:
-    """Yield the names of all files below a folder; hidden ones only if asked for.
+    """Yield the names of all files below a folder, hidden ones only if `hidden`.
 
-    Hidden folders are not entered: their names end in a slash.
+    Hidden folders are not entered; their names end in a slash.
     """
 
     def cannot(reason: OSError) -> None:
@@ -504,20 +531,22 @@ def files_below(
     for start in starts:
         for folder, inner, files in os.walk(start, onerror=cannot):
             name = os.path.relpath(folder, root)
-            found = os.stat(folder)
-            before = seen.setdefault((found.st_dev, found.st_ino), name)
-            concealed = [f"{each}/" for each in inner if each.startswith(".")]
+            status = os.stat(folder)
+            first_name = seen.setdefault((status.st_dev, status.st_ino), name)
+            concealed = [f"{entry}/" for entry in inner if entry.startswith(".")]
             inner[:] = sorted(_visible(inner, hidden=False))
-            if before != name:
+            if first_name != name:
                 inner.clear()
                 if folder == start:
-                    notes.append(f"{name} is a link to {before}, and is not followed")
+                    notes.append(
+                        f"{name} is a link to {first_name}, and is not followed"
+                    )
                 continue
-            paths = [os.path.join(folder, each) for each in inner]
-            starts += [each for each in paths if os.path.islink(each)]
+            paths = [os.path.join(folder, entry) for entry in inner]
+            starts += [entry for entry in paths if os.path.islink(entry)]
             below = "" if name == "." else f"{name}/"
             if hidden:
-                yield from (f"{below}{each}" for each in concealed)
+                yield from (f"{below}{entry}" for entry in concealed)
             yield from (f"{below}{name}" for name in _visible(files, hidden=hidden))
 
 
@@ -536,11 +565,11 @@ def _why_unreadable(path: Path) -> str:
     if is_url(path):
         return ""
     try:
-        kind = path.stat().st_mode
+        mode = path.stat().st_mode
     except OSError as reason:
         link = f"a link to {os.readlink(path)!r}: " if os.path.islink(path) else ""
         return f"{link}{reason.strerror}"
-    if not stat.S_ISREG(kind):
+    if not stat.S_ISREG(mode):
         return "no regular file"
     return "" if os.access(path, os.R_OK) else "this user may not read it"
 
@@ -561,11 +590,9 @@ def _check_names(path: Path, names: Sequence[str]) -> None:
         )
 
 
-def listed(told: Iterable[str], count: int = 0) -> str:
-    """Return the first lines, indented, and how many more there are, of `count` in
-    all.
-    """
-    lines = list(told)
+def listed(entries: Iterable[str], count: int = 0) -> str:
+    """Return the first lines, indented, and the number of further ones."""
+    lines = list(entries)
     count = max(count, len(lines))
     more = [f"and {count - _SHOWN} more"] if count > _SHOWN else []
     return "".join(f"\n  {line}" for line in [*lines[:_SHOWN], *more])

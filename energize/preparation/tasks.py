@@ -55,11 +55,13 @@ _END = b"end\n"
 
 
 class Piece(NamedTuple):
-    """A column of some shards: its numbers, or as objects its words, of samples not
-    `absent`.
+    """A column of some shards.
 
-    `why` says where the first without a value is, and why; `first` one with a number
-    (False) and one with a word (True).
+    Args:
+        values: Numbers, or words as objects, of samples that have a value.
+        absent: Whether a sample has no value, shape (samples,).
+        why: Location and reason of the first sample without a value.
+        first: Example of a sample with a word (True) and with a number (False).
     """
 
     values: npt.NDArray[Any]
@@ -70,15 +72,19 @@ class Piece(NamedTuple):
 
 def column_of(shards: Sequence[ScannedShard], name: str) -> Piece:
     """Return a column of shards; raise `PrepareError` for both numbers and words."""
-    pieces = [shard.found["columns"][name] for shard in shards]
-    known = [piece for piece in pieces if piece.first]
-    first = {kind: told for piece in known for kind, told in piece.first.items()}
+    pieces = [shard.results["columns"][name] for shard in shards]
+    filled = [piece for piece in pieces if piece.first]
+    first = {
+        is_word: example for piece in filled for is_word, example in piece.first.items()
+    }
     if len(first) > 1:
         raise PrepareError(
             f"column {name!r}: all samples have numbers, or all have words; "
             f"{' and '.join(first.values())}"
         )
-    values = np.concatenate([piece.values for piece in known]) if known else np.zeros(0)
+    values = (
+        np.concatenate([piece.values for piece in filled]) if filled else np.zeros(0)
+    )
     absent = np.concatenate([np.zeros(0, bool), *(piece.absent for piece in pieces)])
     return Piece(
         values, absent, next((piece.why for piece in pieces if piece.why), ""), first
@@ -92,7 +98,7 @@ class ShardWork:
     Args:
         keep: Checks what was found in a shard, and writes the files beside it.
         functions: Functions of the headers of a shard, called where it is read; their
-            results are in `ScannedShard.found` by name.
+            results are in `ScannedShard.results` by name.
         write: Writes a shard before it is read.
         stamp: Returns what a shard is made from; by default its size and time.
 
@@ -132,16 +138,25 @@ class JobPart:
 
 @dataclass(frozen=True)
 class Job:
-    """What is done with the shards `names` of a folder: whole, or by tasks.
+    """A job on the shards of a folder, done at once or by tasks.
 
-    `what` names it; `options`, which are told as JSON, are what decides what is found,
-    among them the `columns` by name.
+    Args:
+        root: The folder.
+        name: Name of the folder of the markers.
+        names: The shards, relative to `root`.
+        work: The functions that are called for each shard.
+        part: The part of the job that this process does.
+        options: Options that affect the results, JSON-able. Tasks with other options
+            are done again. `columns` are the columns by name.
+        unique: Whether a key must occur once in all shards.
 
-    Raises `PrepareError` for keys that two shards have, if they have to be `unique`.
+    Raises:
+        PrepareError: If `unique` and two shards have the same key.
+
     """
 
     root: Path
-    what: str
+    name: str
     names: Sequence[str]
     work: ShardWork
     part: JobPart
@@ -155,31 +170,31 @@ class Job:
 
     @property
     def task(self) -> int | None:
-        """The task that this is, None for all of them or the merge."""
+        """The task of this process, None for all tasks or the merge."""
         return self.part.task
 
     @property
     def folders(self) -> list[Path]:
-        """The folders that markers need; they are in the last."""
+        """The folders of the markers; the last one contains them."""
         folder = self.root / TASKS_FOLDER
-        return [folder, folder / f"{self.what}-{self.tasks}"] if self.tasks else []
+        return [folder, folder / f"{self.name}-{self.tasks}"] if self.tasks else []
 
     @property
     def is_done(self) -> bool:
         """Whether this task has ended already, with these options and these shards."""
-        return self.task is not None and self._said(self.task) == self._made_of(
+        return self.task is not None and self._recorded_fingerprint(
             self.task
-        )
+        ) == self._fingerprint_of(self.task)
 
     def of_task(self, *folders: Path) -> list[ScannedShard]:
-        """Return what this task finds, or found before, in its shards."""
+        """Return the shards of this task, scanned or read from its marker."""
         task = self.task or 0
         if self.is_done:
             return [*self._marked(task)]
         marker = self._marker(task)
         with staging(self.root, *folders, *self.folders, shared=True) as files:
             with writing(marker, PrepareError), files.create(marker) as stream:
-                stream.write(f"{self._made_of(task)}\n".encode())
+                stream.write(f"{self._fingerprint_of(task)}\n".encode())
                 shards = self._scan(files, self._names(task), partial(_mark, stream))
                 for name in self.options.get("columns", ()):
                     column_of(
@@ -191,11 +206,14 @@ class Job:
         return shards
 
     def of_all(self, files: NewFiles, index: Path | None = None) -> list[ScannedShard]:
-        """Return what is found in all shards, by reading them, or the markers of tasks;
-        `index` is written with their rows.
+        """Return all shards, scanned or read from the markers of tasks.
 
-        Raises `PrepareError` for tasks that have not ended, and for those whose options
-        or shards were others.
+        Args:
+            files: The staged files of the folder.
+            index: The database that is written with the rows of the shards.
+
+        Raises:
+            PrepareError: For tasks that have not ended, or had other options or shards.
         """
         filling = (
             new_database(files, index, TABLES, indexes=INDEXES)
@@ -216,22 +234,24 @@ class Job:
 
     def _check_ended(self) -> None:
         tasks = range(self.tasks or 1)
-        said = [*map(self._said, tasks)]
-        now = [*map(self._made_of, tasks)]
-        others = defaultdict[str, list[int]](list)
-        for task in (task for task in tasks if said[task] not in (None, now[task])):
-            was = json.loads(said[task] or "")
-            wanted = json.loads(now[task])
+        recorded = [*map(self._recorded_fingerprint, tasks)]
+        current = [*map(self._fingerprint_of, tasks)]
+        tasks_by_change = defaultdict[str, list[int]](list)
+        for task in (
+            task for task in tasks if recorded[task] not in (None, current[task])
+        ):
+            was = json.loads(recorded[task] or "")
+            wanted = json.loads(current[task])
             changed = [
                 name for name in wanted | was if wanted.get(name) != was.get(name)
             ]
-            others[some(changed)].append(task)
+            tasks_by_change[some(changed)].append(task)
         ran = (
-            f"; task {ranges(of)} ran with others than now: {what}"
-            for what, of in others.items()
+            f"; task {ranges(of)} ran with others than now: {change}"
+            for change, of in tasks_by_change.items()
         )
         check_ended(
-            self.root, [said[task] == now[task] for task in tasks], "".join(ran)
+            self.root, [recorded[task] == current[task] for task in tasks], "".join(ran)
         )
 
     def _scan(
@@ -240,10 +260,10 @@ class Job:
         names: Sequence[str],
         keep: Callable[[ScannedShard], None],
     ) -> list[ScannedShard]:
-        def kept(shard: ScannedShard) -> ScannedShard:
+        def process(shard: ScannedShard) -> ScannedShard:
             self.work.keep(shard, files)
             if "checksums" in self.work.functions:
-                data = shard.found.pop("checksums")
+                data = shard.results.pop("checksums")
                 files.write(path_of(checksums_path(str(self.root / shard.name))), data)
                 shard.record = shard.record._replace(checksums_crc32=zlib.crc32(data))
             keep(shard)
@@ -255,7 +275,7 @@ class Job:
             "on_progress": self.part.on_progress,
             "write": self.work.write,
         }
-        shards = scan_shards(self.root, names, kept, self.work.functions, **how)
+        shards = scan_shards(self.root, names, process, self.work.functions, **how)
         check_unique(self.root, shards if self.unique else ())
         return shards
 
@@ -265,8 +285,8 @@ class Job:
     def _names(self, task: int) -> Sequence[str]:
         return self.names[share(len(self.names), self.tasks, task)]
 
-    def _made_of(self, task: int) -> str:
-        """Return what decides what a task finds."""
+    def _fingerprint_of(self, task: int) -> str:
+        """Return the options and shards that the results of a task depend on."""
         stamp = self.work.stamp or self._stamp
         stamps = {name: stamp(name) for name in self._names(task)}
         return json.dumps({"format": _FORMAT, **self.options, **stamps})
@@ -275,15 +295,15 @@ class Job:
         stat = (self.root / name).stat()
         return f"{stat.st_size} {stat.st_mtime_ns}"
 
-    def _said(self, task: int) -> str | None:
-        """Return what a marker says that it was made of; None if there is none that is
-        whole.
-        """
+    def _recorded_fingerprint(self, task: int) -> str | None:
+        """Return the fingerprint in a marker; None without a whole marker."""
         if exists(marker := self._marker(task)):
             with suppress(OSError, ValueError), marker.open("rb") as lines:
-                said = lines.readline().decode().strip()
+                recorded = lines.readline().decode().strip()
                 lines.seek(-len(_END), os.SEEK_END)
-                return said if json.loads(said) and lines.read() == _END else None
+                return (
+                    recorded if json.loads(recorded) and lines.read() == _END else None
+                )
         return None
 
     def _marked(self, task: int) -> Iterator[ScannedShard]:
@@ -301,64 +321,65 @@ class Job:
 
 
 def _mark(stream: BinaryIO, shard: ScannedShard) -> None:
-    """Write the line of a shard, of which the rows are forgotten."""
-    found = shard.found | {"columns": {}}
-    for name, (values, absent, why, first) in shard.found.get("columns", {}).items():
-        found["columns"][name] = values.tolist(), absent.tolist(), why, [*first.items()]
+    """Write the line of a shard to a marker, and drop its rows."""
+    results = shard.results | {"columns": {}}
+    for name, (values, absent, why, first) in shard.results.get("columns", {}).items():
+        results["columns"][name] = (
+            values.tolist(),
+            absent.tolist(),
+            why,
+            [*first.items()],
+        )
     hashes = shard.hashes.tobytes().hex()
-    told = (
+    row = (
         shard.name,
         shard.count,
         shard.parts,
         hashes,
         shard.record,
         shard.trailing,
-        found,
+        results,
     )
-    stream.write(f"{json.dumps(told)}\n".encode())
-    shard.found.pop("rows", None)
+    stream.write(f"{json.dumps(row)}\n".encode())
+    shard.results.pop("rows", None)
 
 
 def _marked(line: bytes) -> ScannedShard:
-    name, count, parts, hashes, record, trailing, found = json.loads(line)
-    for column, (values, absent, why, told) in found["columns"].items():
-        first = dict(told)
-        kept = (
+    name, count, parts, hashes, record, trailing, results = json.loads(line)
+    for column, (values, absent, why, examples) in results["columns"].items():
+        first = dict(examples)
+        values_array = (
             np.array([*map(sys.intern, values)], object)
             if True in first
             else np.array(values)
         )
-        found["columns"][column] = Piece(kept, np.array(absent, bool), why, first)
+        results["columns"][column] = Piece(
+            values_array, np.array(absent, bool), why, first
+        )
     keys = np.frombuffer(bytes.fromhex(hashes), np.uint64)
-    known = keys, ShardRecord(*record), trailing, found
-    return ScannedShard(name, count, b"", Counter(parts), *known)
+    details = keys, ShardRecord(*record), trailing, results
+    return ScannedShard(name, count, b"", Counter(parts), *details)
 
 
 def add_rows(database: sqlite3.Connection | None, shard: ScannedShard) -> None:
-    """Add the rows of a shard to tables; keys that occur twice are reported when all
-    have been seen.
-    """
-    for table, rows in shard.found.pop("rows", {}).items():
+    """Add the rows of a shard to tables; repeated keys are reported at the end."""
+    for table, rows in shard.results.pop("rows", {}).items():
         if database is not None:
             statement = f"INSERT OR IGNORE INTO {table} VALUES (?,?,?,?,?)"  # noqa: S608
             database.executemany(statement, rows)
 
 
-def known_shards(root: Path) -> dict[str, int]:
-    """Return how many samples the shards of a prepared folder have, of which there are
-    some.
-    """
+def read_shard_counts(root: Path) -> dict[str, int]:
+    """Return the samples by shard of a prepared folder that has shards."""
     counts = read_info(root).shard_counts
     if not counts:
-        told = f"{root / META_FOLDER} names no shards; prepare the folder again"
-        raise PrepareError(f"{told}, without --tar-index-only")
+        message = f"{root / META_FOLDER} names no shards; prepare the folder again"
+        raise PrepareError(f"{message}, without --tar-index-only")
     return counts
 
 
 def unchanged(root: Path) -> Callable[[ScannedShard, NewFiles], None]:
-    """Return what raises `ShardError` for shards that are not those that were
-    prepared.
-    """
+    """Return a function that raises `ShardError` for shards that have changed."""
     counts = read_info(root).shard_counts
     records = read_records(root, counts) or {}
     again = "prepare the folder again first, with: energize prepare --force-overwrite"
@@ -373,8 +394,7 @@ def unchanged(root: Path) -> Callable[[ScannedShard, NewFiles], None]:
 
 
 def share(size: int, tasks: int | None, task: int | None) -> slice:
-    """Return which of `size` things in a row are those of a task; all, where there are
-    none.
+    """Return the slice of a sequence that a task does; everything without tasks.
 
     >>> [share(10, 3, task) for task in range(3)]
     [slice(0, 3, None), slice(3, 6, None), slice(6, 10, None)]
@@ -384,19 +404,19 @@ def share(size: int, tasks: int | None, task: int | None) -> slice:
     return slice(task * size // tasks, (task + 1) * size // tasks)
 
 
-def check_ended(path: Path, ended: Sequence[bool], others: str = "") -> None:
-    """Raise `PrepareError` that names the tasks of a path that have not ended."""
+def check_ended(path: Path, ended: Sequence[bool], addition: str = "") -> None:
+    """Raise `PrepareError` with the tasks of a path that have not ended."""
     missing = ranges([task for task, is_whole in enumerate(ended) if not is_whole])
     if missing:
         raise PrepareError(
             f"{path}: of {len(ended)} tasks, these have not ended with these options "
             "and shards: "
-            f"{missing}{others}. Run them, and then the merge"
+            f"{missing}{addition}. Run them, and then the merge"
         )
 
 
 def check_tasks(tasks: int | None, task: int | None, *, merge: bool) -> None:
-    """Raise `ConfigError` for a task that there is not."""
+    """Raise `ConfigError` for a task that does not exist."""
     if tasks is None:
         if task is not None or merge:
             raise ConfigError(
@@ -405,13 +425,14 @@ def check_tasks(tasks: int | None, task: int | None, *, merge: bool) -> None:
         return
     checked_whole(tasks, "tasks", 1)
     if task is not None and (merge or not 0 <= checked_whole(task, "task") < tasks):
-        told = "task and merge exclude one another" if merge else f"got task {task}"
-        raise ConfigError(f"{tasks} tasks have the numbers 0 to {tasks - 1}: {told}")
+        fault = "task and merge exclude one another" if merge else f"got task {task}"
+        raise ConfigError(f"{tasks} tasks have the numbers 0 to {tasks - 1}: {fault}")
 
 
 def all_in_turn(function: Callable[P, R]) -> Callable[P, R]:
-    """Wrap a function of `tasks`, `task` and `merge`: with `tasks` alone it does all of
-    them, one after the other, and merges. Tasks that have ended before are not done
+    """Wrap a function of `tasks`, `task` and `merge`, to do all tasks and the merge.
+
+    This applies to calls with `tasks` alone. Tasks that have already ended are not done
     again.
     """
 
@@ -420,13 +441,13 @@ def all_in_turn(function: Callable[P, R]) -> Callable[P, R]:
         tasks: Any = kwargs.get("tasks")
         if tasks is None or kwargs.get("task") is not None or kwargs.get("merge"):
             return function(*args, **kwargs)
-        tell: Any = kwargs.pop("on_progress", None) or progress("Tasks")
-        each: Any = kwargs
+        report: Any = kwargs.pop("on_progress", None) or progress("Tasks")
+        arguments: Any = kwargs
         for task in range(checked_whole(tasks, "tasks", 1)):
-            tell(task, tasks)
-            function(*args, **each | {"task": task})
-        tell(tasks, tasks)
-        return function(*args, **each | {"merge": True})
+            report(task, tasks)
+            function(*args, **arguments | {"task": task})
+        report(tasks, tasks)
+        return function(*args, **arguments | {"merge": True})
 
     return called
 
@@ -437,8 +458,8 @@ def ranges(numbers: Sequence[int]) -> str:
     >>> ranges([3, 17, 18, 19, 40])
     '3, 17-19, 40'
     """
-    told = []
-    for _, run in groupby(enumerate(numbers), lambda each: each[1] - each[0]):
+    texts = []
+    for _, run in groupby(enumerate(numbers), lambda pair: pair[1] - pair[0]):
         row = [number for _, number in run]
-        told.append(f"{row[0]}-{row[-1]}" if len(row) > 1 else f"{row[0]}")
-    return ", ".join(told)
+        texts.append(f"{row[0]}-{row[-1]}" if len(row) > 1 else f"{row[0]}")
+    return ", ".join(texts)

@@ -43,7 +43,7 @@ from energize.preparation.tasks import (
     Piece,
     ShardWork,
     all_in_turn,
-    known_shards,
+    read_shard_counts,
     share,
     unchanged,
 )
@@ -52,7 +52,13 @@ from energize.preparation.write import commit, shard_folders, staging
 
 @dataclass(frozen=True, slots=True)
 class ChecksumsReport:
-    """Of how many samples and bytes of shards checksums were written."""
+    """Result of writing checksums.
+
+    Args:
+        path: The folder.
+        samples: Number of samples.
+        bytes: Bytes of their shards.
+    """
 
     path: Path
     samples: int
@@ -70,37 +76,48 @@ def prepare_checksums(
     merge: bool = False,
     on_progress: Progress | None = None,
 ) -> ChecksumsReport:
-    """Write a checksum of each sample of a prepared folder, one that Energon prepared
-    too.
+    """Write a checksum of each sample of a folder that energize or Energon prepared.
 
-    They are read with `WebdatasetSource(checksums=True)`,
-    `get_train_dataset(checksums=True)` and by `energize lint`. Beside the index of each
-    shard stands `SHARD.tar.crc`: of each sample the CRC-32 of its bytes in the shard,
-    headers included, as unsigned 32-bit little-endian number. All shards are read as a
-    whole, in `workers` processes. `.nv-meta/shards.json` is written too where it was
-    missing. Files appear together when the last shard has been read; on any error none
-    does. `tasks` share the shards out, and `task` and `merge` do a part of it, as in
-    `prepare`: then those of a task appear when it ends, and are compared with when all
-    are merged.
+    Checksums are compared by `WebdatasetSource(checksums=True)`,
+    `get_train_dataset(checksums=True)` and `energize lint`. `SHARD.tar.crc` has the
+    CRC-32 of each sample, headers included, as unsigned 32-bit little-endian numbers. A
+    missing `.nv-meta/shards.json` is written too. Files appear together when the last
+    shard has been read; after an error, none appears.
 
-    Raises `PrepareError` for shards that are damaged, or not those that were prepared,
-    and for files that cannot be written; `NotPreparedError` and `DatasetNotFoundError`.
+    Args:
+        path: The prepared folder.
+        workers: Processes that read shards; by default one for each core.
+        tasks: Number of tasks that the shards are partitioned into, as in `prepare`.
+        task: The task that this call does. Its checksums appear when it ends, and are
+            compared after the merge.
+        merge: Whether all tasks have ended, and their results are merged.
+        on_progress: Called with the shards that are done, and with all shards.
 
-    >>> import tempfile
-    >>> from energize import WebdatasetSource, prepare, write_shards
-    >>> folder = tempfile.mkdtemp()
-    >>> _ = write_shards(
-    ...     [{"__key__": "a", "txt": "one"}, {"__key__": "b", "txt": "two"}], folder
-    ... )
-    >>> _ = prepare(folder, split_ratios={"train": 1}, sample_type="TextSample")
-    >>> prepare_checksums(folder).samples
-    2
-    >>> WebdatasetSource(folder, checksums=True)[1]["txt"]
-    b'two'
+    Returns:
+        The number of samples and bytes.
+
+    Raises:
+        PrepareError: For shards that are damaged or have changed since they were
+            prepared.
+        ConfigError: For wrong arguments.
+        NotPreparedError: If the folder is not prepared.
+        DatasetNotFoundError: If the folder does not exist.
+
+    Example:
+        >>> import tempfile
+        >>> from energize import WebdatasetSource, prepare, write_shards
+        >>> folder = tempfile.mkdtemp()
+        >>> samples = [{"__key__": "a", "txt": "one"}, {"__key__": "b", "txt": "two"}]
+        >>> _ = write_shards(samples, folder)
+        >>> _ = prepare(folder, split_ratios={"train": 1}, sample_type="TextSample")
+        >>> prepare_checksums(folder).samples
+        2
+        >>> WebdatasetSource(folder, checksums=True)[1]["txt"]
+        b'two'
     """
     root = path_of(path)
     meta = path_of(path) / nv_meta.META_FOLDER
-    counts = known_shards(root)
+    counts = read_shard_counts(root)
     work = ShardWork(unchanged(root), {"checksums": ShardHeaders.checksums})
     part = JobPart(workers, on_progress, tasks, task, merge)
     job = Job(root, "checksums", list(counts), work, part)
@@ -117,22 +134,24 @@ def prepare_checksums(
 
 
 def stage_records(root: Path, files: NewFiles, shards: Sequence[ScannedShard]) -> None:
-    """Write what readers know the shards by.
+    """Write the records by which readers recognise shards.
 
-    Checksums that lie beside a shard stay its own, unless it was prepared before and
-    was another one, or had none, then. That they fit is seen when they are verified.
+    Existing checksums of an unchanged shard stay in its record. They are compared only
+    when they are verified.
     """
-    before: dict[str, nv_meta.ShardRecord] | None = {}
+    records_read: dict[str, nv_meta.ShardRecord] | None = {}
     with suppress(
         DatasetError
     ):  # of a damaged file nothing is known, and it is written anew
-        before = nv_meta.read_records(root)
+        records_read = nv_meta.read_records(root)
     for shard in shards:
-        previous = shard.record if before is None else before.get(shard.name)
+        previous = (
+            shard.record if records_read is None else records_read.get(shard.name)
+        )
         if previous is None or previous.of_shard != shard.record.of_shard:
             continue
         shard.record = shard.record._replace(origin=previous.origin)
-        had_checksums = before is None or previous.checksums_crc32 is not None
+        had_checksums = records_read is None or previous.checksums_crc32 is not None
         if had_checksums and shard.record.checksums_crc32 is None:
             shard.record = _with_checksums(root, shard)
     records = nv_meta.dump_records({shard.name: shard.record for shard in shards})
@@ -153,7 +172,13 @@ def _with_checksums(root: Path, shard: ScannedShard) -> nv_meta.ShardRecord:
 
 @dataclass(frozen=True, slots=True)
 class CheckedFolder:
-    """What is wrong with a folder; and of how many of its shards there is no record."""
+    """Result of checking a folder.
+
+    Args:
+        faults: The faults.
+        shards: Number of shards.
+        unrecorded: Shards without a record.
+    """
 
     faults: tuple[str, ...]
     shards: int
@@ -167,21 +192,28 @@ def check_folder(
     tasks: int | None = None,
     task: int | None = None,
 ) -> CheckedFolder:
-    """Read every header of a prepared folder and compare with indices and records;
-    every sample that has a checksum; and columns, which are measured again. A task does
-    it with its share of the shards, and sees keys that stand twice only there.
+    """Compare all headers, checksums and columns of a prepared folder.
 
-    Raises what reading `.info.json` raises, and `PrepareError` when a process is
-    killed.
+    A task checks only its shards, and finds only keys that are repeated there.
+
+    Args:
+        path: The folder.
+        workers: Processes that read shards; by default one for each core.
+        on_progress: Called with the shards that are done, and with all shards.
+        tasks: Number of tasks that the shards are partitioned into.
+        task: The task that this call does.
+
+    Raises:
+        PrepareError: If a process is killed; also errors of reading `.info.json`.
     """
     counts = nv_meta.read_info(path).shard_counts
     faults: list[str] = []
     records: dict[str, nv_meta.ShardRecord] = {}
     columns: dict[str, StoredColumn] = {}
     measures = Columns({})
-    with _told(faults):
+    with _collecting(faults):
         records = nv_meta.read_records(path, counts) or {}
-    with _told(faults):
+    with _collecting(faults):
         columns = read_columns(path).columns
         measures = Columns(
             {k: v.measured for k, v in columns.items() if is_written(v.measured)}
@@ -193,15 +225,15 @@ def check_folder(
             shard.differences(path, counts[shard.name], records.get(shard.name))
         )
         if (crc := checked.get(shard.name)) is not None:
-            found = shard.found["checksums"]
-            faults.extend(_checksum_faults(tar, checksums_path(tar), found, crc))
+            scanned = shard.results["checksums"]
+            faults.extend(_checksum_faults(tar, checksums_path(tar), scanned, crc))
         shard.index = b""
         return shard
 
     def checksums(shard: ShardHeaders) -> bytes:
         return b"" if checked.get(shard.name) is None else shard.checksums()
 
-    checked = {name: each.checksums_crc32 for name, each in records.items()}
+    checked = {name: record.checksums_crc32 for name, record in records.items()}
     functions = {"checksums": checksums, "columns": measures.measured}
     names = list(counts)[share(len(counts), tasks, task)]
     how: dict[str, Any] = {
@@ -209,19 +241,19 @@ def check_folder(
         "on_progress": on_progress,
         "faults": faults,
     }
-    found = scan_shards(path, names, compare, functions, **how)
-    with _told(faults):
-        check_unique(path, found)
+    scanned = scan_shards(path, names, compare, functions, **how)
+    with _collecting(faults):
+        check_unique(path, scanned)
     for name, column in columns.items():
-        with _told(faults):
-            faults.extend(_column_faults(path, name, column, counts, found))
+        with _collecting(faults):
+            faults.extend(_column_faults(path, name, column, counts, scanned))
     return CheckedFolder(tuple(faults), len(counts), len(counts) - len(records))
 
 
 def check_counts(path: Path) -> None:
-    """Raise `ShardError` for a shard of a prepared folder that cannot have as many
-    samples as the folder says: reading each of them, to say that it is not there, might
-    never end.
+    """Raise `ShardError` for a shard that is too small for its number of samples.
+
+    Reporting each missing sample of a wrong count might never end.
     """
     for shard, count in nv_meta.read_info(path).shard_counts.items():
         tar = path / shard
@@ -236,23 +268,21 @@ def check_counts(path: Path) -> None:
 
 
 def check_lines(path: Path) -> tuple[str, ...]:
-    """Return what is wrong with the checksums of a file of JSON lines, if it has
-    any.
-    """
+    """Return faults of the checksums of a file of JSON lines, if it has any."""
     stored = jsonl_checksums_path(str(path))
     faults = list[str]()
     if exists(stored):
-        with _told(faults), os_errors_as(ShardError):
+        with _collecting(faults), os_errors_as(ShardError):
             index = read_file(jsonl_index_path(str(path)))
             stops = np.frombuffer(index[8 : len(index) // 8 * 8], "<u8").tolist()
-            found = checksums_of(path, stops)
-            faults += _checksum_faults(str(path), stored, found)
+            checksums = checksums_of(path, stops)
+            faults += _checksum_faults(str(path), stored, checksums)
     return tuple(faults)
 
 
 @contextmanager
-def _told(faults: list[str]) -> Iterator[None]:
-    """A block in which what is wrong with a folder is added to faults."""
+def _collecting(faults: list[str]) -> Iterator[None]:
+    """Add errors of the block to faults."""
     try:
         yield
     except (ConfigError, DatasetError) as reason:
@@ -260,25 +290,25 @@ def _told(faults: list[str]) -> Iterator[None]:
 
 
 def _checksum_faults(
-    path: str, file: str, found: bytes, crc: int | None = None
+    path: str, file: str, computed: bytes, crc: int | None = None
 ) -> Iterator[str]:
     with os_errors_as(ShardError):
         data = read_file(file)
     if crc not in (None, zlib.crc32(data)):
         yield f"{file} is not what was written: its CRC-32 is another one"
-    elif len(data) != len(found):
+    elif len(data) != len(computed):
         yield (
-            f"{path} has {len(found) // 4} samples, and {file} checksums of "
+            f"{path} has {len(computed) // 4} samples, and {file} checksums of "
             f"{len(data) // 4}"
         )
-    elif data != found:
-        now = np.frombuffer(found, "<u4")
-        then = np.frombuffer(data, "<u4")
-        wrong = np.flatnonzero(now != then)
+    elif data != computed:
+        current = np.frombuffer(computed, "<u4")
+        recorded = np.frombuffer(data, "<u4")
+        wrong = np.flatnonzero(current != recorded)
         yield (
-            f"{path}: the checksums of {len(wrong)} of {len(now)} samples are others: "
-            f"that of sample {wrong[0]} is {now[wrong[0]]:08x}, and was "
-            f"{then[wrong[0]]:08x}"
+            f"{path}: the checksums of {len(wrong)} of {len(current)} samples are "
+            f"others: that of sample {wrong[0]} is {current[wrong[0]]:08x}, and was "
+            f"{recorded[wrong[0]]:08x}"
         )
 
 
@@ -287,14 +317,14 @@ def _column_faults(
     name: str,
     column: StoredColumn,
     counts: dict[str, int],
-    found: list[ScannedShard],
+    scanned: list[ScannedShard],
 ) -> Iterator[str]:
     stored = read_values(path, name, column, sum(counts.values()))
     was: npt.NDArray[Any] = stored.values
     if stored.categories is not None:
         was = np.array([*stored.categories, ""], dtype=object)[was]
     pieces: dict[str, Piece | None] = {
-        s.name: s.found["columns"].get(name) for s in found
+        s.name: s.results["columns"].get(name) for s in scanned
     }
     wrong: list[tuple[str, Any, Any, Any]] = []
     start = 0
@@ -306,16 +336,16 @@ def _column_faults(
         if piece is not None and len(piece.absent) == count:
             # Samples without a value have a default, or none.
             numbers = np.flatnonzero(~piece.absent)
-            now = piece.values
-            rows = np.flatnonzero(then[numbers] != now)
+            current = piece.values
+            rows = np.flatnonzero(then[numbers] != current)
             wrong += [
-                (shard, numbers[row], then[numbers[row]], now[row]) for row in rows
+                (shard, numbers[row], then[numbers[row]], current[row]) for row in rows
             ]
     if wrong:
-        shard, number, before, after = wrong[0]
+        shard, number, stored_value, current_value = wrong[0]
         yield (
             f"{path}: the column {name!r} says something else of {len(wrong)} of "
             f"{len(was)} samples than they do, the first of them {path / shard}, "
-            f"sample {number}: {before}, and now {after}; measure it again with: "
-            f"{column_command(path, {name: column.measured})}"
+            f"sample {number}: {stored_value}, and now {current_value}; measure it "
+            f"again with: {column_command(path, {name: column.measured})}"
         )

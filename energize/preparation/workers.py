@@ -1,6 +1,4 @@
-"""A function applied to many names in processes, with results in the order of the
-names.
-"""
+"""Apply a function to many names in processes, with results in order."""
 
 from __future__ import annotations
 
@@ -27,7 +25,7 @@ _PARENT_DEATH_SIGNAL = 1
 N = TypeVar("N")
 R = TypeVar("R")
 _function: Callable[[Any], Any]
-"""What a worker applies; inherited, so it need not be picklable."""
+"""The function of a worker; inherited, so it need not be picklable."""
 
 
 def map_in_order(
@@ -36,31 +34,36 @@ def map_in_order(
     workers: int | None = None,
     on_progress: Progress | None = None,
 ) -> Generator[R | Exception, None, None]:
-    """Yield `function(name)` for each name, or the exception that it raised, in their
-    order.
+    """Yield `function(name)` for each name, or its exception, in order.
 
-    There are as many `workers` as cores that this process may use, at most 16, unless
-    their number is given; with one everything happens in this process. At most two
-    names for each worker are ahead of the one whose result is next, so memory is
-    bounded. Workers end when the generator is closed, and by themselves when this
-    process dies. Progress is told before the first and after each.
+    At most two names for each worker are ahead of the next result, which bounds the
+    memory. Workers end when the generator is closed, and if this process dies.
 
-    Raises `PrepareError` when a worker cannot be started, or is killed.
+    Args:
+        function: The function.
+        names: The names.
+        workers: Number of processes; by default the usable cores, at most 16. With 1,
+            everything runs in this process.
+        on_progress: Called with the names that are done, and with all names: before the
+            first, and after each.
+
+    Raises:
+        PrepareError: If a worker cannot be started, or is killed.
     """
-    tell = on_progress or progress("Files")
-    tell(0, len(names))
+    report = on_progress or progress("Files")
+    report(0, len(names))
     most = min(_MOST_WORKERS, len(os.sched_getaffinity(0)))
     most = min(
         most if workers is None else checked_whole(workers, "workers", 1), len(names)
     )
     check_processes(most, "workers")
-    one_by_one = (_attempted(function, name) for name in names)
+    sequential = (_attempted(function, name) for name in names)
     with closing(
-        _results(function, names, most) if most > 1 else one_by_one
+        _results(function, names, most) if most > 1 else sequential
     ) as results:
         for done, result in enumerate(results, 1):
             yield result
-            tell(done, len(names))
+            report(done, len(names))
 
 
 class _ResultQueue(SimpleQueue[Any]):
@@ -70,7 +73,7 @@ class _ResultQueue(SimpleQueue[Any]):
 
 
 class _Context(ForkContext):
-    """The context of one pool, which keeps what has to be ended with the pool."""
+    """The context of a pool that keeps its workers and queues, to end them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -144,7 +147,7 @@ def _begin(function: Callable[[Any], Any], parent: int) -> None:
 
 
 def end_with(parent: int) -> None:
-    """Have this process killed when its parent, which is `parent`, ends."""
+    """Kill this process when its parent, the process `parent`, ends."""
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PARENT_DEATH_SIGNAL, signal.SIGKILL)
     if os.getppid() != parent:

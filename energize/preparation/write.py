@@ -1,7 +1,4 @@
-"""Writing tar shards: new ones from samples, and those whose keys others have, anew.
-
-`staging` is how all that preparing writes gets its names: together, or not at all.
-"""
+"""Write tar shards from samples, and rewrite shards that share keys."""
 
 from __future__ import annotations
 
@@ -63,9 +60,7 @@ content_byte_size);
 
 @contextmanager
 def locked(path: Path, *, shared: bool = False) -> Iterator[None]:
-    """Hold a folder or file for this process, or for it and others that share it; raise
-    `PrepareError` where another one holds it.
-    """
+    """Lock a folder or file; raise `PrepareError` if another process holds it."""
     if is_url(path):  # no store knows locks; what is merged twice has the same bytes
         yield
         return
@@ -74,8 +69,8 @@ def locked(path: Path, *, shared: bool = False) -> Iterator[None]:
     try:
         with suppress(OSError):  # a file system without locks
             try:
-                kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
-                fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+                mode = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
+                fcntl.flock(descriptor, mode | fcntl.LOCK_NB)
             except BlockingIOError as reason:
                 raise PrepareError(
                     f"{path} is being prepared by another process; wait until it is "
@@ -88,13 +83,17 @@ def locked(path: Path, *, shared: bool = False) -> Iterator[None]:
 
 @contextmanager
 def staging(root: Path, *folders: Path, shared: bool = False) -> Iterator[NewFiles]:
-    """Yield new files for `folders` below `root`, which one process at a time may write
-    to, or any number that share it.
+    """Yield new files for folders that one process at a time may write.
 
-    Missing folders are made, and removed again when nothing was committed to them. What
-    is not committed goes, also when the process is asked to end; what a killed process
-    left goes first. Where it is shared, what others left may be of living ones: it
-    stays, and so do folders.
+    Missing folders are made, and removed again if nothing is committed to them. Files
+    that are not committed are removed, also if the process is terminated. Files that a
+    killed process left are removed first.
+
+    Args:
+        root: The locked folder.
+        *folders: Folders below `root` that are written.
+        shared: Whether several processes may write. Then files and folders that others
+            left stay: their process may still run.
     """
     with ExitStack() as ends:
         ends.enter_context(exit_on_signals())
@@ -116,7 +115,7 @@ def staging(root: Path, *folders: Path, shared: bool = False) -> Iterator[NewFil
 
 
 def shard_folders(root: Path, names: Iterable[str]) -> list[Path]:
-    """Return the folders in which shards lie."""
+    """Return the folders of shards."""
     return list(dict.fromkeys((root / name).parent for name in names))
 
 
@@ -126,16 +125,20 @@ def commit(
     remove: Sequence[Path] = (),
     markers: Iterable[Path] = (),
 ) -> None:
-    """Give staged files their names; who may read the file `like` may read them too.
+    """Give staged files their names, with the permissions of the file `like`.
 
-    The files `remove` go first: without the one that makes a folder a prepared one
-    nobody reads a mixture of old and new files, whenever the process may die. The files
-    `markers` go last: from these the next call goes on where this one fails.
+    Args:
+        files: The staged files.
+        like: A file with the permissions for new files.
+        remove: Files that are removed first. Without the file that marks a folder as
+            prepared, a reader never sees a mixture of old and new files.
+        markers: Files that are removed last, from which the next call resumes after a
+            failure.
     """
     files.commit(stat.S_IMODE(like.stat().st_mode) & 0o666 | 0o600, remove)
     with suppress(OSError):  # one that stays does no harm
-        for each in [*markers]:
-            each.unlink(missing_ok=True)
+        for marker in [*markers]:
+            marker.unlink(missing_ok=True)
 
 
 @contextmanager
@@ -145,19 +148,25 @@ def new_database(
     tables: str,
     *,
     indexes: str = "",
-    place: Path | None = None,
+    target: Path | None = None,
 ) -> Iterator[sqlite3.Connection]:
-    """Open a new database that will be `final`, or one at `place`, with tables and, at
-    last, their indexes.
+    """Open a new database with tables, and with indexes when the block ends.
 
-    It is written when the block ends without an error. Raises `PrepareError` for all
-    that SQLite raises in the block.
+    Args:
+        files: The staged files.
+        final: The final path of the database.
+        tables: Statements that create tables.
+        indexes: Statements that create indexes, run at the end.
+        target: A file to write instead.
+
+    Raises:
+        PrepareError: For errors of SQLite in the block.
     """
-    if place is None:
+    if target is None:
         files.write(final, b"")
-        place = files.place(final)
+        target = files.place(final)
     try:
-        with closing(sqlite3.connect(place)) as database:
+        with closing(sqlite3.connect(target)) as database:
             # A file that gets its name when it is complete needs no protection before.
             database.execute("PRAGMA journal_mode = OFF")
             database.execute("PRAGMA synchronous = OFF")
@@ -185,39 +194,49 @@ def write_shards(
     pattern: str = "shard-%06d.tar",
     checksums: bool = False,
 ) -> list[Path]:
-    """Write samples into tar shards of a new folder, ready for `prepare`; return their
-    paths.
+    """Write samples into tar shards of a new folder, ready for `prepare`.
 
-    A sample is a dict of its unique `__key__` and its parts by name. Parts are bytes,
-    taken as they are, text, or what webdataset encodes by the name of the part: a PIL
-    image or an array as `jpg` or `png`, anything of dicts and lists as `json`, a number
-    as `cls`. Names that begin with `_` are left out. The same samples give the same
-    bytes. With `checksums` those of each sample are written beside the shards, as
-    `prepare_checksums` does later; `prepare` takes them over.
+    The same samples give the same bytes. Shards appear together, after the last sample.
+    After an error, also one of `samples`, and if the process is terminated, all written
+    files are removed. Files of a killed process are removed by the next call that
+    writes to the folder.
 
-    Shards get their names together, after the last sample. On any error, one that
-    `samples` raises too, and when the process is asked to end, all that was written is
-    removed; what a process left that was killed, the next that writes to the folder
-    removes.
+    Args:
+        samples: Dicts of a unique `__key__` and parts by name. Parts are bytes, text,
+            or values that webdataset encodes by the name of the part: a PIL image or an
+            array as `jpg` or `png`, dicts and lists as `json`, a number as `cls`. Names
+            that begin with `_` are left out.
+        folder: The folder; it must be empty or missing.
+        samples_per_shard: Samples in each shard but the last.
+        pattern: Name of a shard by its number.
+        checksums: Whether checksums of samples are written beside the shards, as by
+            `prepare_checksums`; `prepare` adopts them.
 
-    Raises `PrepareError` naming a sample without a key or parts, a key that occurs
-    twice or holds a dot or a slash, a part that cannot be encoded, a folder that is not
-    empty, a file that cannot be written; `ConfigError` for wrong parameters.
+    Returns:
+        The paths of the shards.
 
-    >>> import tempfile
-    >>> from energize import WebdatasetSource
-    >>> from energize.preparation import prepare
-    >>> samples = [
-    ...     {"__key__": f"{i:03d}", "txt": "hello", "json": {"i": i}} for i in range(5)
-    ... ]
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     shards = write_shards(samples, folder, samples_per_shard=2)
-    ...     report = prepare(
-    ...         folder, split_ratios={"train": 1}, sample_type="CrudeWebdataset"
-    ...     )
-    ...     source = WebdatasetSource(folder)
-    ...     len(shards), report.samples, source[4]["__key__"], source[4]["json"]
-    (3, 5, '004', b'{"i": 4}')
+    Raises:
+        PrepareError: For a sample without a key or parts, a repeated key or one with a
+            dot or slash, a part that cannot be encoded, a folder that is not empty, and
+            a file that cannot be written.
+        ConfigError: For wrong arguments.
+
+    Example:
+        >>> import tempfile
+        >>> from energize import WebdatasetSource
+        >>> from energize.preparation import prepare
+        >>> samples = [
+        ...     {"__key__": f"{i:03d}", "txt": "hello", "json": {"i": i}}
+        ...     for i in range(5)
+        ... ]
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     shards = write_shards(samples, folder, samples_per_shard=2)
+        ...     report = prepare(
+        ...         folder, split_ratios={"train": 1}, sample_type="CrudeWebdataset"
+        ...     )
+        ...     source = WebdatasetSource(folder)
+        ...     len(shards), report.samples, source[4]["__key__"], source[4]["json"]
+        (3, 5, '004', b'{"i": 4}')
     """
     per_shard = checked_whole(samples_per_shard, "write_shards: samples_per_shard", 1)
     _check_pattern(pattern)
@@ -228,7 +247,7 @@ def write_shards(
         keys = set[str]()
         shards: list[Path] = []
         for of_shard, group in groupby(
-            enumerate(samples), lambda each: each[0] // per_shard
+            enumerate(samples), lambda pair: pair[0] // per_shard
         ):
             shards.append(root / (pattern % of_shard))
             with new_tar(files, shards[-1]) as tar:
@@ -245,9 +264,9 @@ def write_shards(
         if not shards:
             raise PrepareError(f"there are no samples to write to {root}")
         for shard in shards if checksums else ():
-            place = files.place(shard)
-            made = ShardHeaders(place.parent, place.name)
-            files.write(path_of(checksums_path(str(shard))), made.checksums())
+            staged = files.place(shard)
+            headers = ShardHeaders(staged.parent, staged.name)
+            files.write(path_of(checksums_path(str(shard))), headers.checksums())
         files.commit()
     return shards
 
@@ -276,7 +295,7 @@ def _check_empty(folder: Path) -> None:
 
 @contextmanager
 def new_tar(files: NewFiles, shard: Path) -> Iterator[Any]:
-    """Open a new shard, as which the same samples give the same bytes."""
+    """Open a new shard; the same samples give the same bytes."""
     with writing(shard, PrepareError):
         stream = files.create(shard)
     # Names and numbers of any length are what this form of tar has room for.
@@ -287,20 +306,20 @@ def new_tar(files: NewFiles, shard: Path) -> Iterator[Any]:
             tar.close()
             stream.close()
     finally:  # what could not be written has been told of
-        for each in (tar, stream):
+        for file in (tar, stream):
             with suppress(OSError):
-                each.close()
+                file.close()
 
 
 def _checked_key(sample: object, number: int) -> str:
     if not isinstance(sample, Mapping):
-        told = f"sample {number} is a {type(sample).__name__}"
-        raise PrepareError(f"{told}, and no dict of its parts")
+        message = f"sample {number} is a {type(sample).__name__}"
+        raise PrepareError(f"{message}, and no dict of its parts")
     key = sample.get("__key__")
     if not isinstance(key, str) or not key:
-        told = f"sample {number}: '__key__' is a text; got {key!r}, beside"
-        raise PrepareError(f"{told} {some(sample) or 'no parts'}")
-    if any(each in "./" or not each.isprintable() for each in key):
+        message = f"sample {number}: '__key__' is a text; got {key!r}, beside"
+        raise PrepareError(f"{message} {some(sample) or 'no parts'}")
+    if any(character in "./" or not character.isprintable() for character in key):
         raise PrepareError(
             f"sample {number}: the key {key!r} holds a dot, a slash, or what cannot be "
             "printed; write '_' or '-' instead"
@@ -309,19 +328,19 @@ def _checked_key(sample: object, number: int) -> str:
 
 
 def _encoded(
-    sample: Mapping[str, Any], encode: Callable[[Any], Any], where: str
+    sample: Mapping[str, Any], encode: Callable[[Any], Any], location: str
 ) -> dict[str, bytes]:
     """Return the parts of a sample as bytes."""
     parts: dict[str, bytes] = {}
     for name, value in sample.items():
         if not _is_part_name(name):
             raise PrepareError(
-                f"{where}: a part has a name like 'jpg' or 'seg.png'; got {name!r}"
+                f"{location}: a part has a name like 'jpg' or 'seg.png'; got {name!r}"
             )
         if not name.startswith("_"):
-            parts[name] = _encoded_part(name, value, encode, where)
+            parts[name] = _encoded_part(name, value, encode, location)
     if not parts:
-        raise PrepareError(f"{where} has no parts beside its key")
+        raise PrepareError(f"{location} has no parts beside its key")
     return parts
 
 
@@ -332,18 +351,18 @@ def _is_part_name(name: object) -> bool:
 
 
 def _encoded_part(
-    name: str, value: Any, encode: Callable[[Any], Any], where: str
+    name: str, value: Any, encode: Callable[[Any], Any], location: str
 ) -> bytes:
     """Return a part as bytes; raise `PrepareError` if it cannot be encoded."""
     if isinstance(value, str) and kind_by_name(f"a.{name}") == "image":
-        message = f"{where}: part {name!r} is the text {value[:80]!r}"
+        message = f"{location}: part {name!r} is the text {value[:80]!r}"
         raise PrepareError(f"{message}; give the bytes of the file, or a PIL image")
     whole = bytes(value) if isinstance(value, bytearray | memoryview) else value
     try:
         encoded: bytes = encode({name: whole})[name]
     except Exception as reason:
         message = (
-            f"{where}: part {name!r}, {type(value).__name__}, cannot be encoded by "
+            f"{location}: part {name!r}, {type(value).__name__}, cannot be encoded by "
             "that name"
         )
         raise PrepareError(f"{message}: {reason}. Give bytes") from reason
@@ -351,20 +370,23 @@ def _encoded_part(
 
 
 def make_unique(root: Path, names: Sequence[str], workers: int | None) -> int:
-    """Put the members of each shard in a folder of its own, `SHARD/000.jpg`, when
-    shards share keys; return how many were written anew.
+    """Rewrite shards that share keys, with members in a folder: `SHARD/000.jpg`.
 
-    Every shard is replaced when its copy is complete, which takes as much free space as
-    `workers` shards need; one that was done already stays. Its index goes, for it says
-    where samples were.
+    A shard is replaced when its copy is complete, which needs free space for as many
+    shards as `workers`. Shards that were already rewritten stay. The index of a
+    rewritten shard is removed, because offsets change.
 
-    Raises `PrepareError` for damaged shards, and for one that cannot be written.
+    Returns:
+        The number of rewritten shards.
+
+    Raises:
+        PrepareError: For damaged shards, and shards that cannot be written.
     """
-    found = scan_shards(
+    hashes = scan_shards(
         root, names, lambda shard: np.unique(shard.hashes), workers=workers
     )
-    together = np.concatenate(found)
-    if len(np.unique(together)) == len(together):
+    all_hashes = np.concatenate(hashes)
+    if len(np.unique(all_hashes)) == len(all_hashes):
         return 0
     renamed = 0
     with closing(map_in_order(partial(_renamed, root), names, workers)) as results:
@@ -376,9 +398,7 @@ def make_unique(root: Path, names: Sequence[str], workers: int | None) -> int:
 
 
 def _renamed(root: Path, name: str) -> bool:
-    """Write a shard with its name before those of its members; return whether it had to
-    be.
-    """
+    """Put the members of a shard in a folder; return False if they already are."""
     shard = root / name
     folder = f"{name}/"
     try:

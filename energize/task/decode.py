@@ -53,7 +53,7 @@ def unpacked_gzip(data: bytes) -> bytes:
         data[-4:], "little"
     )  # what gzip itself wrote, of its last 4 GiB
     limits.decoding.spend(counted)
-    found = io.BytesIO()
+    unpacked = io.BytesIO()
     stream = io.BytesIO(data)
     rest = b""
     members = 0
@@ -67,15 +67,17 @@ def unpacked_gzip(data: bytes) -> bytes:
                 continue
             members = members + 1
             unpacking = zlib.decompressobj(zlib.MAX_WBITS | 16)
-        found.write(unpacking.decompress(rest, _AT_ONCE))
-        counted = limits.decoding.spend(found.tell() + members * _MEMBER_BYTES, counted)
+        unpacked.write(unpacking.decompress(rest, _AT_ONCE))
+        counted = limits.decoding.spend(
+            unpacked.tell() + members * _MEMBER_BYTES, counted
+        )
         rest = unpacking.unconsumed_tail
         if unpacking.eof:
             rest = unpacking.unused_data
             unpacking = None
     if unpacking is not None:
         raise EOFError("it ends before the end of what is packed")
-    return found.getvalue()
+    return unpacked.getvalue()
 
 
 _NPY_HEADERS = {
@@ -97,10 +99,10 @@ def _array(data: bytes) -> np.ndarray[Any, Any]:
     # The array is made before its bytes are read, so what the header says is compared
     # with them.
     promised = math.prod(shape) * dtype.itemsize
-    there = len(data) - stream.tell()
-    if promised != there:
+    available = len(data) - stream.tell()
+    if promised != available:
         raise ValueError(
-            f"the header says {promised} bytes of values, and there are {there}"
+            f"the header says {promised} bytes of values, and there are {available}"
         )
     stream.seek(0)
     return np.lib.format.read_array(stream, allow_pickle=False)
@@ -108,7 +110,7 @@ def _array(data: bytes) -> np.ndarray[Any, Any]:
 
 def _unzipped(data: bytes) -> zipfile.ZipFile:
     packed = zipfile.ZipFile(io.BytesIO(data))
-    size = sum(each.file_size for each in packed.infolist())
+    size = sum(entry.file_size for entry in packed.infolist())
     limits.decoding.spend(2 * size)
     return packed
 
@@ -119,10 +121,10 @@ def _arrays(data: bytes) -> dict[str, np.ndarray[Any, Any]]:
     if len(files) > limits.PARTS:
         raise ValueError(f"{len(files)} arrays: {limits.over('PARTS')}")
     return {  # no more is unpacked of a file than it says that it has
-        each.filename.removesuffix(".npy"): _array(
-            packed.open(each).read(each.file_size)
+        entry.filename.removesuffix(".npy"): _array(
+            packed.open(entry).read(entry.file_size)
         )
-        for each in files
+        for entry in files
     }
 
 
@@ -215,12 +217,12 @@ class SampleDecoder:
     )
 
     def __post_init__(self) -> None:
-        for name, own in self.fields.items():
-            if not (own is None or callable(own)):
-                told = (
+        for name, decoder in self.fields.items():
+            if not (decoder is None or callable(decoder)):
+                message = (
                     f"fields[{name!r}] is a SampleDecoder, a function of bytes, or None"
                 )
-                raise ConfigError(f"SampleDecoder: {told}; got {own!r}")
+                raise ConfigError(f"SampleDecoder: {message}; got {decoder!r}")
         checked_choice(self.image_decode, "image_decode", IMAGE_SPECS)
         checked_choice(self.av_decode, "av_decode", get_args(AVDecoderType))
 
@@ -232,14 +234,14 @@ class SampleDecoder:
         extension = name.rpartition(".")[2].lower()
         if extension == "gz":
             return self._decode_gzip(name, data)
-        kind = BY_EXTENSION.get(extension)
-        if kind is not None or self.guess_content:
-            kind = kind_by_start(data[:HEAD]) or kind
-        if kind == MediaMetadataType.AV:
+        media_type = BY_EXTENSION.get(extension)
+        if media_type is not None or self.guess_content:
+            media_type = kind_by_start(data[:HEAD]) or media_type
+        if media_type == MediaMetadataType.AV:
             decoder = AVWebdatasetDecoder(self.video_decode_audio, self.av_decode)
             return decoder.decoded(name, data)
         try:
-            if kind == MediaMetadataType.IMAGE:
+            if media_type == MediaMetadataType.IMAGE:
                 spec = IMAGE_SPECS[self.image_decode]
                 return decode_image(data, spec, orient=self.orient, name=name)
             return self._decode_by_extension(extension, data)
@@ -270,11 +272,13 @@ class SampleDecoder:
         """Return what decodes the part, by name and bytes, that a field is read
         from.
         """
-        own = self.fields.get(field, self)
-        if own is None:
+        decoder = self.fields.get(field, self)
+        if decoder is None:
             return undecoded
         return (
-            own.decode if isinstance(own, SampleDecoder) else partial(decoded_by, own)
+            decoder.decode
+            if isinstance(decoder, SampleDecoder)
+            else partial(decoded_by, decoder)
         )
 
     def with_options(self, options: Mapping[str, Any]) -> SampleDecoder:
@@ -285,8 +289,10 @@ class SampleDecoder:
         True
         """
         fields = {
-            name: own.with_options(options) if isinstance(own, SampleDecoder) else own
-            for name, own in self.fields.items()
+            name: decoder.with_options(options)
+            if isinstance(decoder, SampleDecoder)
+            else decoder
+            for name, decoder in self.fields.items()
         }
         return replace(
             self,
@@ -297,8 +303,8 @@ class SampleDecoder:
 
     def config(self) -> dict[str, Any]:
         """Return the arguments by name."""
-        own = {name: described(each) for name, each in self.fields.items()}
-        return asdict(replace(self, fields={})) | {"fields": own}
+        decoders = {name: described(decoder) for name, decoder in self.fields.items()}
+        return asdict(replace(self, fields={})) | {"fields": decoders}
 
     def describe(self) -> dict[str, Any]:
         """Return `image_decode`, and what else is not as by default; not who is
@@ -307,8 +313,8 @@ class SampleDecoder:
         usual = SampleDecoder(
             image_decode=self.image_decode, unpickle=self.unpickle
         ).config()
-        told = {"image_decode": self.image_decode}
-        return told | {
+        description = {"image_decode": self.image_decode}
+        return description | {
             name: value for name, value in self.config().items() if value != usual[name]
         }
 

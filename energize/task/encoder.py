@@ -114,14 +114,14 @@ class TaskEncoder(Generic[T_sample, T_encoded_sample, T_raw_batch, T_batch]):
     ) -> T_sample:
         """Return a crude sample as the cooker of its dataset makes it."""
         needs = needs_of(cooker.cook)
-        given: dict[str, Any] = {
+        arguments: dict[str, Any] = {
             name: store for name, store in aux.items() if name != "primary"
         }
         if "primary" in needs:
-            given["primary"] = aux["primary"]
+            arguments["primary"] = aux["primary"]
         if "cache" in needs:
-            given["cache"] = active_pool()
-        return cast("T_sample", cooker.cook(sample, **given))
+            arguments["cache"] = active_pool()
+        return cast("T_sample", cooker.cook(sample, **arguments))
 
     @default
     def preencode_sample(
@@ -290,7 +290,7 @@ class TaskEncoder(Generic[T_sample, T_encoded_sample, T_raw_batch, T_batch]):
             dataset = BatchDataset(
                 dataset, batch_size, batch, drop_last=batch_drop_last
             )
-        return after_batch(self, dataset)
+        return apply_encode_batch(self, dataset)
 
     def _packed(
         self, samples: Dataset[Any], buffer_size: int, active: frozenset[str]
@@ -336,7 +336,7 @@ class TaskEncoder(Generic[T_sample, T_encoded_sample, T_raw_batch, T_batch]):
         said when they were loaded; `blend_mode` (a `DatasetBlendMode`) says which of
         their two numbers they have.
         """
-        samples = [self._load_dataset(each, 0, worker_config) for each in datasets]
+        samples = [self._load_dataset(loaded, 0, worker_config) for loaded in datasets]
         mixed = _mix_loaded(samples, datasets)
         is_endless = len(samples) > 1 and isinstance(mixed, BlendDataset)
         if repeat and not is_endless:
@@ -363,7 +363,7 @@ class TaskEncoder(Generic[T_sample, T_encoded_sample, T_raw_batch, T_batch]):
         An override is called in place of what `get_val_dataset` does.
         """
         samples = ConcatDataset(
-            *(self._load_dataset(each, 0, worker_config) for each in datasets)
+            *(self._load_dataset(loaded, 0, worker_config) for loaded in datasets)
         )
         batches = self._through(
             samples, batch_size, batch_drop_last, packing_buffer_size
@@ -412,7 +412,7 @@ def _mix_loaded(samples: Sequence[Dataset[Any]], loaded: Sequence[Any]) -> Datas
     return BlendDataset(list(zip(samples, weights, strict=True)))
 
 
-def after_batch(
+def apply_encode_batch(
     encoder: TaskEncoder[Any, Any, Any, Any], batches: Dataset[Any]
 ) -> Dataset[Any]:
     """Return raw batches after the last hook."""
@@ -456,16 +456,18 @@ class DefaultTaskEncoder(TaskEncoder[T_sample, T_encoded_sample, T_raw_batch, T_
     ) -> None:
         if decoder is not _OF_CLASS:
             self.decoder = decoder
-        given = {
+        types = {
             "encoded_sample_type": encoded_sample_type,
             "raw_batch_type": raw_batch_type,
         }
-        for name, kind in cast("Any", given | {"batch_type": batch_type}).items():
-            if kind is not None and not (
-                isinstance(kind, type) and is_record_type(kind)
+        for name, record_type in cast(
+            "Any", types | {"batch_type": batch_type}
+        ).items():
+            if record_type is not None and not (
+                isinstance(record_type, type) and is_record_type(record_type)
             ):
                 raise ConfigError(
-                    f"{name} is a dataclass, a NamedTuple or dict; got {kind!r}"
+                    f"{name} is a dataclass, a NamedTuple or dict; got {record_type!r}"
                 )
         self._encoded_sample_type = encoded_sample_type
         self._raw_batch_type = raw_batch_type or cast(
@@ -474,7 +476,7 @@ class DefaultTaskEncoder(TaskEncoder[T_sample, T_encoded_sample, T_raw_batch, T_
         self._batch_type = cast("type[T_batch] | None", batch_type)
         filling = {"encode_sample": encoded_sample_type, "encode_batch": batch_type}
         self.default_hooks = frozenset(
-            name for name, kind in filling.items() if kind is not None
+            name for name, record_type in filling.items() if record_type is not None
         )
 
     @default
@@ -495,22 +497,22 @@ class DefaultTaskEncoder(TaskEncoder[T_sample, T_encoded_sample, T_raw_batch, T_
         return _converted(batch, self._batch_type)
 
 
-def _converted(value: Any, kind: type[T] | None) -> T:
+def _converted(value: Any, record_type: type[T] | None) -> T:
     """`value` as a `kind`, filled by name; `value` itself where it is one, or none is
     given.
     """
-    if kind is None or isinstance(value, kind):
+    if record_type is None or isinstance(value, record_type):
         return cast("T", value)
     if not is_record(value):
         raise ConfigError(
-            f"a {kind.__name__} is filled from a record, by name; got a "
+            f"a {record_type.__name__} is filled from a record, by name; got a "
             f"{type(value).__name__}"
         )
     fields = fields_of(value)
     for name in (WEIGHT, WEIGHTS):
         if fields.get(name, value) is None:
             del fields[name]
-    return build(kind, fields, f"a {type(value).__name__}")
+    return build(record_type, fields, f"a {type(value).__name__}")
 
 
 # Task encoders that add to others.
@@ -552,8 +554,8 @@ class AugmentTaskEncoder(TaskEncoder[T_sample, T_encoded_sample, T_raw_batch, T_
                 f"{type(self).__name__} adds to a TaskEncoder; got {task_encoder!r}"
             )
         for name in (*BUILDERS, *_STEPS):
-            own = getattr(type(task_encoder), name)
-            if own not in (
+            method = getattr(type(task_encoder), name)
+            if method not in (
                 getattr(TaskEncoder, name),
                 getattr(AugmentTaskEncoder, name),
             ):
@@ -574,9 +576,9 @@ def _of_wrapped(name: str) -> Callable[..., Any]:
     """
 
     def hook(
-        self: AugmentTaskEncoder[Any, Any, Any, Any], *given: Any, **named: Any
+        self: AugmentTaskEncoder[Any, Any, Any, Any], *positional: Any, **named: Any
     ) -> Any:
-        return getattr(self.wrapped_encoder, name)(*given, **named)
+        return getattr(self.wrapped_encoder, name)(*positional, **named)
 
     hook.__name__ = name
     hook.__qualname__ = f"AugmentTaskEncoder.{name}"
@@ -612,7 +614,10 @@ def decoding_as(owner: str, encoder: Any, older: Mapping[str, Any]) -> Any:
     if auto and not options:
         return encoder
     if isinstance(encoder, Mapping):
-        return {kind: decoding_as(owner, each, older) for kind, each in encoder.items()}
+        return {
+            sample_type: decoding_as(owner, inner, older)
+            for sample_type, inner in encoder.items()
+        }
     _check_decoder_is_free(owner, encoder, options)
     augmented = AugmentTaskEncoder(DefaultTaskEncoder() if encoder is None else encoder)
     augmented.decoder = SampleDecoder(**options) if auto else None
@@ -704,7 +709,7 @@ class Level:
             )
 
     @classmethod
-    def asked(
+    def from_arguments(
         cls,
         level: Cost | ColumnCost | ItemCost | None,
         global_batch_size: int | None,
@@ -735,8 +740,8 @@ class Level:
         """
         if batch_size is None:
             raise ConfigError("level is about batches, and batch_size is None")
-        own = type(encoder).build_batch is not TaskEncoder.build_batch
-        if own or "batch_group_criterion" in active_hooks(encoder):
+        is_overridden = type(encoder).build_batch is not TaskEncoder.build_batch
+        if is_overridden or "batch_group_criterion" in active_hooks(encoder):
             raise ConfigError(
                 f"{type(encoder).__name__} overrides batch_group_criterion or "
                 "build_batch, which say which samples share a batch, and so does "
@@ -754,4 +759,4 @@ class Level:
         else:
             options |= {"level": self.cost, "global_batch_size": self.global_batch_size}
         batches = BatchDataset(items, batch_size, Hook(encoder, "batch"), **options)
-        return after_batch(encoder, batches)
+        return apply_encode_batch(encoder, batches)

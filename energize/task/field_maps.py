@@ -30,7 +30,7 @@ from energize.task.shapes import SHAPES
 
 # Field maps: which part of a raw sample each field of a sample type is read from.
 
-EACH = "*"
+ANY_ELEMENT = "*"
 """The key that leads to each element of a list."""
 
 _CALL = re.compile(r"\s*(?P<name>[a-z_]+)\((?P<arguments>.*)\)\s*", re.S)
@@ -90,8 +90,8 @@ class PartAccess:
             return [self.part]
         pattern = self.part.lower()
         named = (name for name in parts if not name.startswith("__"))
-        found = (name for name in named if fnmatchcase(name.lower(), pattern))
-        return sorted(found, key=_by_number)[: None if self.several else 1]
+        matches = (name for name in named if fnmatchcase(name.lower(), pattern))
+        return sorted(matches, key=_by_number)[: None if self.several else 1]
 
     def within(self, value: Any) -> Any:
         """Return what the keys lead to in `value`, the content of the part; `DataError`
@@ -101,11 +101,11 @@ class PartAccess:
             if isinstance(value, str):
                 with suppress(ValueError, DecodeError):
                     value = load_json(value)
-            if key == EACH and value is None:
+            if key == ANY_ELEMENT and value is None:
                 return None
-            if key == EACH and isinstance(value, list):
+            if key == ANY_ELEMENT and isinstance(value, list):
                 rest = PartAccess(self.part, self.keys[depth + 1 :])
-                return [rest.within(each) for each in value]
+                return [rest.within(element) for element in value]
             try:
                 value = value[int(key)] if isinstance(value, list) else value[key]
             except (LookupError, TypeError, ValueError):
@@ -181,7 +181,7 @@ def parse_field(text: str) -> tuple[PartAccess, ...]:
     return tuple(options)
 
 
-def check_fields(sample_type: type, names: Iterable[str], said: str) -> None:
+def check_fields(sample_type: type, names: Iterable[str], prefix: str) -> None:
     """Raise `ConfigError` unless these are fields of `sample_type`, all that are
     needed; beside them there may be metadata. It begins with `said`, who said which
     fields there are.
@@ -192,14 +192,14 @@ def check_fields(sample_type: type, names: Iterable[str], said: str) -> None:
     for name in filled:
         if name not in declared:
             raise ConfigError(
-                f"{said} the field {name!r}, which {sample_type.__name__} does not "
+                f"{prefix} the field {name!r}, which {sample_type.__name__} does not "
                 "have; it has "
                 f"{', '.join(declared) or 'none'}{nearest(name, declared)}"
             )
     missing = [name for name in declared if name in required and name not in filled]
     if missing:
         raise ConfigError(
-            f"{said} no {', '.join(missing)}, which {sample_type.__name__} needs"
+            f"{prefix} no {', '.join(missing)}, which {sample_type.__name__} needs"
         )
 
 
@@ -207,12 +207,14 @@ def _without_metadata(names: Iterable[str]) -> list[str]:
     return [name for name in names if name not in METADATA]
 
 
-def check_sample_type(kind: Any) -> None:
+def check_sample_type(sample_type: Any) -> None:
     """Raise `ConfigError` for what is no type of samples."""
-    if not (isinstance(kind, type) and issubclass(kind, Sample | CrudeSample)):
+    if not (
+        isinstance(sample_type, type) and issubclass(sample_type, Sample | CrudeSample)
+    ):
         raise ConfigError(
             "sample_type is a dataclass that extends Sample, or CrudeSample; got "
-            f"{kind!r}"
+            f"{sample_type!r}"
         )
 
 
@@ -252,8 +254,8 @@ def _by_number(name: str) -> tuple[list[tuple[int, str]], str]:
     page10.
     """
     pieces = _NUMBER.split(name)
-    digits = (each.lstrip("0") if i % 2 else each for i, each in enumerate(pieces))
-    return [(len(each) if i % 2 else 0, each) for i, each in enumerate(digits)], name
+    digits = (piece.lstrip("0") if i % 2 else piece for i, piece in enumerate(pieces))
+    return [(len(piece) if i % 2 else 0, piece) for i, piece in enumerate(digits)], name
 
 
 def _shape(value: Any) -> str:

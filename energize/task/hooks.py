@@ -81,7 +81,7 @@ _RETURN = ("select_samples_to_pack", "batch_group_criterion")
 BUILDERS = ("build_train_datasets", "build_val_datasets")
 """Methods that make a whole dataset, where they are overridden."""
 
-_ALIKE = 0.88
+_SIMILARITY = 0.88
 """How alike a name must be to that of a hook to be taken for a slip of the pen."""
 
 _training: ContextVar[bool] = ContextVar("training", default=True)
@@ -104,7 +104,7 @@ class Training:
     own.
     """
 
-    def __get__(self, encoder: Any, kind: Any = None) -> bool:
+    def __get__(self, encoder: Any, owner: Any = None) -> bool:
         hook = call_context.get().hook
         return True if hook is None else hook.training
 
@@ -142,15 +142,17 @@ def stateless(
     ...     def encode_sample(self, sample):
     ...         return sample
     """
-    told = {} if failure_tolerance is None else {"failure_tolerance": failure_tolerance}
-    return marked(**told) if fn is None else marked(**told)(fn)
+    options = (
+        {} if failure_tolerance is None else {"failure_tolerance": failure_tolerance}
+    )
+    return marked(**options) if fn is None else marked(**options)(fn)
 
 
-def marked(**told: Any) -> Callable[[F], F]:
+def marked(**attributes: Any) -> Callable[[F], F]:
     """Return what gives functions these attributes."""
 
     def mark(function: F) -> F:
-        vars(function).update(told)
+        vars(function).update(attributes)
         return function
 
     return mark
@@ -192,12 +194,12 @@ def builds(encoder: Any, name: str) -> bool:
 
 def active_hooks(encoder: Any) -> frozenset[str]:
     """Return the names of the hooks that do something; `batch` always does."""
-    own = [
+    overridden = [
         name
         for name in HOOKS
         if not getattr(getattr(encoder, name), "is_default", False)
     ]
-    return frozenset(["batch", *encoder.default_hooks, *own])
+    return frozenset(["batch", *encoder.default_hooks, *overridden])
 
 
 @dataclass(frozen=True)
@@ -231,38 +233,38 @@ class Hook:
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what is pickled: what it was made of."""
-        return {each.name: getattr(self, each.name) for each in fields(self)}
+        return {field_.name: getattr(self, field_.name) for field_ in fields(self)}
 
     def describe(self) -> Any:
         """Return the name of the method."""
         return described(self.method)
 
-    def __call__(self, argument: Any, **own: Any) -> Any:
+    def __call__(self, argument: Any, **extra: Any) -> Any:
         if self._yields:
-            return self._items(self._called(argument, own))
-        return self._checked(self._called(argument, own))
+            return self._items(self._called(argument, extra))
+        return self._checked(self._called(argument, extra))
 
-    def _called(self, argument: Any, own: dict[str, Any]) -> Any:
+    def _called(self, argument: Any, extra: dict[str, Any]) -> Any:
         """Return what the method makes; `own` is the random generator that it asks for,
         by name.
         """
-        return self.method(argument, **own)
+        return self.method(argument, **extra)
 
     def _items(self, items: Iterator[Any]) -> Iterator[Any]:
         for item in items:
             yield self._checked(item)
 
-    def _checked(self, made: T) -> T:
-        if made is None:
-            what = "batch" if "batch" in self.name else "sample"
+    def _checked(self, result: T) -> T:
+        if result is None:
+            noun = "batch" if "batch" in self.name else "sample"
             raise ReturnError(
-                f"{function_name(self.method)} returned None, which is no {what}: does "
+                f"{function_name(self.method)} returned None, which is no {noun}: does "
                 "it lack a `return`? Raise SkipSample to leave something out"
             )
-        return made
+        return result
 
 
-def hook_index(takes: str, what: str) -> int:
+def hook_index(takes: str, name: str) -> int:
     """Return the number of the sample or batch that the running hook is called for.
 
     Raises `ConfigError` outside hooks, and where there is no such number.
@@ -271,7 +273,7 @@ def hook_index(takes: str, what: str) -> int:
     hook = context.hook
     if hook is None:
         raise ConfigError(
-            f"{what} is known while a dataset calls a hook of the encoder, not here"
+            f"{name} is known while a dataset calls a hook of the encoder, not here"
         )
     index = context.number
     ranks = 1 if context.config is None else context.config.world_size
@@ -284,7 +286,7 @@ def hook_index(takes: str, what: str) -> int:
         batch = index if context.batch is None else context.batch
         return batch // ranks
     raise ConfigError(
-        f"{what} is not known in {hook.name}, which is given several samples"
+        f"{name} is not known in {hook.name}, which is given several samples"
     )
 
 
@@ -293,30 +295,31 @@ def hook_index(takes: str, what: str) -> int:
 
 def check_encoder(encoder: Any) -> None:
     """Raise `ConfigError` for an encoder that no dataset could be made with."""
-    kind = type(encoder)
-    for name in dir(kind):
+    encoder_class = type(encoder)
+    for name in dir(encoder_class):
         if (
             name.startswith("_")
             or name in HOOKS
-            or not callable(getattr(kind, name, None))
+            or not callable(getattr(encoder_class, name, None))
         ):
             continue
-        for near in get_close_matches(name, HOOKS, 1, _ALIKE):
+        for near in get_close_matches(name, HOOKS, 1, _SIMILARITY):
             warnings.warn(
-                f"no dataset calls the method {name!r} of {kind.__name__}; the hook is "
-                f"{near!r}",
+                f"no dataset calls the method {name!r} of {encoder_class.__name__}; "
+                f"the hook is {near!r}",
                 stacklevel=2,
             )
     for name in _RETURN:
         if generates(getattr(encoder, name)):
             raise ConfigError(
-                f"{kind.__name__}.{name} is a generator function, and has to return"
+                f"{encoder_class.__name__}.{name} is a generator function, and has to "
+                "return"
             )
     if {"preencode_sample", "encode_sample"} <= active_hooks(encoder):
         raise ConfigError(
-            f"{kind.__name__} has both preencode_sample and encode_sample; give one, "
-            "preencode_sample with postencode_sample after packing, or encode_sample "
-            "alone"
+            f"{encoder_class.__name__} has both preencode_sample and encode_sample. "
+            "Define preencode_sample, with postencode_sample after packing, or "
+            "encode_sample alone"
         )
 
 
@@ -404,29 +407,29 @@ def basic_sample_keys(
     >>> basic_sample_keys({"__key__": "7", "__subflavors__": {}, "txt": "hello"})
     {'__key__': '7', '__subflavors__': {}}
     """
-    kept = {
+    metadata = {
         name: crude_sample[name] for name in sorted(METADATA) if name in crude_sample
     }
     if additional_source_info:
-        kept["__sources__"] = (
-            *(kept.get("__sources__") or ()),
+        metadata["__sources__"] = (
+            *(metadata.get("__sources__") or ()),
             *additional_source_info,
         )
-    return kept
+    return metadata
 
 
 def cooker_for(
-    cookers: Sequence[Cooker], subflavors: Mapping[str, Any] | None, where: str
+    cookers: Sequence[Cooker], subflavors: Mapping[str, Any] | None, location: str
 ) -> Cooker:
     """Return the first cooker that fits; `ConfigError` when none does."""
-    for each in cookers:
-        if not isinstance(each, Cooker):
-            raise ConfigError(f"cookers is a list of Cooker, got {each!r}")
-        if each.fits(subflavors):
-            return each
-    wanted = ", ".join(str(dict(each.has_subflavors or {})) for each in cookers)
+    for cooker in cookers:
+        if not isinstance(cooker, Cooker):
+            raise ConfigError(f"cookers is a list of Cooker, got {cooker!r}")
+        if cooker.fits(subflavors):
+            return cooker
+    wanted = ", ".join(str(dict(cooker.has_subflavors or {})) for cooker in cookers)
     raise ConfigError(
-        f"{where}: no cooker fits its subflavors {dict(subflavors or {})}; those of "
+        f"{location}: no cooker fits its subflavors {dict(subflavors or {})}; those of "
         f"the encoder are for {wanted}. Give it matching subflavors, or add a Cooker "
         "without has_subflavors"
     )
@@ -458,15 +461,15 @@ class Cook(Hook):
             self.cooker.cook, "__qualname__", type(self.cooker.cook).__qualname__
         )
 
-    def _called(self, argument: CrudeSample, own: dict[str, Any]) -> Any:
+    def _called(self, argument: CrudeSample, extra: dict[str, Any]) -> Any:
         aux = dict(self.aux)
         if self.primary is not None:
             aux["primary"] = PrimaryFileStore(self.primary, argument["__key__"])
         if (
             self.method is self.cooker.cook
         ):  # the encoder's hook hands on what the cooker asks for
-            return self.encoder.cook_crude_sample(argument, self.cooker, aux | own)
-        return self.encoder.cook_crude_sample(argument, self.cooker, aux, **own)
+            return self.encoder.cook_crude_sample(argument, self.cooker, aux | extra)
+        return self.encoder.cook_crude_sample(argument, self.cooker, aux, **extra)
 
 
 _NUMBERS = (int, float, np.integer, np.floating)
@@ -487,63 +490,66 @@ class Joining:
     tensors: Callable[[list[torch.Tensor]], torch.Tensor]
     lists: Callable[[list[list[Any]]], list[Any]] | None = None
 
-    def join(self, values: list[Any], where: str = "") -> Any:
+    def join(self, values: list[Any], path: str = "") -> Any:
         """Return the values as one; raise `ConfigError` naming the field where they
         differ.
         """
         if all(map(isinstance, values, repeat(torch.Tensor))):
-            return self._join_tensors(values, where)
+            return self._join_tensors(values, path)
         if self.lists is not None and all(map(isinstance, values, repeat(list))):
             return self.lists(values)
         types = set(map(type, values))
         if len(types) > 1:
-            self._check_may_differ(types, where)
+            self._check_may_differ(types, path)
             return values
         if any(map(is_record_type, types)):
-            return self._records(values, where)
+            return self._records(values, path)
         return values
 
-    def _join_tensors(self, tensors: list[torch.Tensor], where: str) -> torch.Tensor:
+    def _join_tensors(self, tensors: list[torch.Tensor], path: str) -> torch.Tensor:
         try:
             return self.tensors(tensors)
         except ConfigError as error:
-            message = f"field {where}: {error}" if where else str(error)
+            message = f"field {path}: {error}" if path else str(error)
             raise ConfigError(message) from None
 
-    def _check_may_differ(self, types: set[type], where: str) -> None:
+    def _check_may_differ(self, types: set[type], path: str) -> None:
         """Raise `ConfigError` if values of one of these types have to be joined."""
         joined = torch.Tensor if self.lists is None else (torch.Tensor, list)
-        if any(is_record_type(kind) or issubclass(kind, joined) for kind in types):
-            names = ", ".join(sorted(kind.__name__ for kind in types))
-            subject = f"field {where}" if where else "values"
+        if any(
+            is_record_type(value_type) or issubclass(value_type, joined)
+            for value_type in types
+        ):
+            names = ", ".join(sorted(value_type.__name__ for value_type in types))
+            subject = f"field {path}" if path else "values"
             raise ConfigError(
                 f"{subject} of different types cannot be joined: {names}; {MAKE_ALIKE}"
             )
 
-    def columns(self, records: Sequence[Any], where: str = "") -> dict[str, list[Any]]:
+    def columns(self, records: Sequence[Any], path: str = "") -> dict[str, list[Any]]:
         """Return for each field but weights its values; raise `ConfigError` when fields
         differ.
         """
         declared = getattr(type(records[0]), "__dataclass_fields__", None)
         if declared is not None:
-            names = [name for name in declared if where or name not in _OF_WEIGHTS]
+            names = [name for name in declared if path or name not in _OF_WEIGHTS]
             return {name: list(map(attrgetter(name), records)) for name in names}
-        rows = [fields_of(each) for each in records]
-        if where:
-            return columns_of(rows, f"field {where}")
+        rows = [fields_of(record) for record in records]
+        if path:
+            return columns_of(rows, f"field {path}")
         for row in rows:
             row.pop(WEIGHT, None)
             row.pop(WEIGHTS, None)
         return columns_of(rows, "records", [OWN] if self.lists is None else ())
 
-    def column(self, name: str, values: list[Any], where: str = "") -> Any:
+    def column(self, name: str, values: list[Any], path: str = "") -> Any:
         """Return the values of one field as one."""
         batched = self.lists is not None and any(
-            isinstance(each, list) for each in values
+            isinstance(value, list) for value in values
         )
         if name not in METADATA or batched:
-            return self.join(values, f"{where}.{name}" if where else name)
-        if self.lists is not None and all(each is None for each in values):
+            return self.join(values, f"{path}.{name}" if path else name)
+        if self.lists is not None and all(value is None for value in values):
             return None
         return values
 
@@ -553,19 +559,19 @@ class Joining:
         """
         return batch_weights(records) if self.lists is None else joined_weights(records)
 
-    def _records(self, records: list[Any], where: str) -> Any:
+    def _records(self, records: list[Any], path: str) -> Any:
         first = records[0]
         if self.lists is None and hasattr(first, "from_samples"):
             return type(first).from_samples(records)
-        columns = self.columns(records, where)
-        if not where and self.lists is not None:
+        columns = self.columns(records, path)
+        if not path and self.lists is not None:
             _spread(columns, records)
         as_are = METADATA if self.lists is None else ()
         joined = {
-            name: values if name in as_are else self.column(name, values, where)
+            name: values if name in as_are else self.column(name, values, path)
             for name, values in columns.items()
         }
-        if where:
+        if path:
             return rebuilt(first, joined)
         return _with_weights(first, joined, self.weights(records))
 
@@ -590,23 +596,23 @@ def _spread(columns: dict[str, list[Any]], batches: Sequence[Any]) -> None:
     each batch.
     """
     weights = columns.get("weight", [])
-    if all(isinstance(each, (*_NUMBERS, torch.Tensor)) for each in weights) and any(
-        not getattr(each, "ndim", 0) for each in weights
-    ):
+    if all(
+        isinstance(weight_value, (*_NUMBERS, torch.Tensor)) for weight_value in weights
+    ) and any(not getattr(weight_value, "ndim", 0) for weight_value in weights):
         columns["weight"] = [
             as_tensor(weight, torch.float32).expand(counted(batch))
             for weight, batch in zip(weights, batches, strict=True)
         ]
 
 
-def check_alike(tensors: Sequence[torch.Tensor], owner: str) -> None:
+def check_joinable(tensors: Sequence[torch.Tensor], owner: str) -> None:
     """Raise `ConfigError` unless there are tensors, of one rank, dtype and device."""
     if not tensors:
         raise ConfigError(f"{owner}: there are no tensors to join")
-    for number, each in enumerate(tensors):
-        if not isinstance(each, torch.Tensor):
+    for number, entry in enumerate(tensors):
+        if not isinstance(entry, torch.Tensor):
             raise ConfigError(
-                f"{owner}: entry {number} is a {type(each).__name__}, not a tensor"
+                f"{owner}: entry {number} is a {type(entry).__name__}, not a tensor"
             )
     if len(set(map(attrgetter("ndim", "dtype", "device"), tensors))) == 1:
         return
@@ -650,7 +656,7 @@ def concat_pad(
     tensor([[-1.,  1.,  1.],
             [ 1.,  1.,  1.]])
     """
-    check_alike(batch, "concat_pad")
+    check_joinable(batch, "concat_pad")
     if batch[0].ndim == 0:
         raise ConfigError(
             "concat_pad: tensors of shape () have no dimension to be joined along; use "
@@ -658,8 +664,8 @@ def concat_pad(
         )
     if side not in ("left", "right"):
         raise ConfigError(f"concat_pad: side is 'left' or 'right', got {side!r}")
-    if len({each.shape[1:] for each in batch}) == 1:
-        limits.batching.spend(sum(each.nbytes for each in batch))
+    if len({tensor.shape[1:] for tensor in batch}) == 1:
+        limits.batching.spend(sum(tensor.nbytes for tensor in batch))
         return torch.cat(list(batch))
     return _padded(batch, pad_value, side)
 
@@ -668,19 +674,19 @@ def _padded(
     batch: Sequence[torch.Tensor], pad_value: float, side: Literal["left", "right"]
 ) -> torch.Tensor:
     sizes = [
-        max(dims) for dims in zip(*(each.shape[1:] for each in batch), strict=True)
+        max(dims) for dims in zip(*(tensor.shape[1:] for tensor in batch), strict=True)
     ]
     rows = sum(map(len, batch))
     limits.batching.spend(batch[0].element_size() * rows * math.prod(sizes))
     joined = batch[0].new_full((rows, *sizes), pad_value)
     row = 0
-    for each in batch:
+    for tensor in batch:
         inner = [
-            slice(size - own, size) if side == "left" else slice(own)
-            for own, size in zip(each.shape[1:], sizes, strict=True)
+            slice(size - length, size) if side == "left" else slice(length)
+            for length, size in zip(tensor.shape[1:], sizes, strict=True)
         ]
-        joined[(slice(row, row + len(each)), *inner)] = each
-        row += len(each)
+        joined[(slice(row, row + len(tensor)), *inner)] = tensor
+        row += len(tensor)
     return joined
 
 
@@ -712,7 +718,7 @@ def homogeneous_concat_mix(samples: Sequence[T]) -> T:
 
     Raises `ConfigError` naming the types when there are several.
     """
-    types = sorted({str(type(each)) for each in samples})
+    types = sorted({str(type(sample)) for sample in samples})
     if len(types) != 1:
         raise ConfigError(
             "homogeneous_concat_mix joins batches of one type, got "
@@ -735,8 +741,8 @@ def batch_stack(batch: Sequence[torch.Tensor]) -> torch.Tensor:
 
     Raises `ConfigError` naming the shapes when they differ.
     """
-    check_alike(batch, "batch_stack")
-    shapes = sorted({tuple(each.shape) for each in batch})
+    check_joinable(batch, "batch_stack")
+    shapes = sorted({tuple(tensor.shape) for tensor in batch})
     if len(shapes) > 1:
         raise ConfigError(
             f"batch_stack: tensors of the shapes {', '.join(map(str, shapes[:8]))} "
@@ -762,16 +768,16 @@ def batch_pad_stack(
     tensor([[ 1,  2],
             [ 3, -1]])
     """
-    check_alike(batch, "batch_pad_stack")
+    check_joinable(batch, "batch_pad_stack")
     if len(set(map(attrgetter("shape"), batch))) == 1:
         return _stacked(batch)
     if batch[0].ndim > 2:
         text = (
-            f"tensors of shapes like {[tuple(each.shape) for each in batch[:2]]} "
+            f"tensors of shapes like {[tuple(tensor.shape) for tensor in batch[:2]]} "
             f"{_UNEQUAL}"
         )
         log_once("batch_pad_stack", "images", text, logging.WARNING)
-    return _padded([each.unsqueeze(0) for each in batch], pad_value, "right")
+    return _padded([tensor.unsqueeze(0) for tensor in batch], pad_value, "right")
 
 
 def batch_list(batch: Sequence[T]) -> list[T]:
@@ -797,8 +803,10 @@ def padding_mask(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
     <BLANKLINE>
             [[ True, False]]])
     """
-    flat = [each[0] if each.ndim > 2 else each for each in tensors]
-    return batch_pad_stack([torch.ones_like(each, dtype=torch.bool) for each in flat])
+    flat = [tensor[0] if tensor.ndim > 2 else tensor for tensor in tensors]
+    return batch_pad_stack(
+        [torch.ones_like(tensor, dtype=torch.bool) for tensor in flat]
+    )
 
 
 _BATCHING = Joining(tensors=batch_pad_stack)
@@ -825,14 +833,14 @@ def generic_batch(batch: Sequence[Any]) -> Any:
 
 
 @lru_cache(maxsize=256)
-def declared_types(kind: type[Any]) -> dict[str, Any]:
+def declared_types(record_type: type[Any]) -> dict[str, Any]:
     """Return the types of the fields of a dataclass; Any for names that only type
     checkers know.
     """
     unknown: dict[str, Any] = {}
     while True:
         try:
-            return typing.get_type_hints(kind, localns=unknown)
+            return typing.get_type_hints(record_type, localns=unknown)
         except NameError as error:
             unknown[str(error.name)] = Any
         except (TypeError, AttributeError, SyntaxError):
@@ -840,7 +848,7 @@ def declared_types(kind: type[Any]) -> dict[str, Any]:
 
 
 def batch_as(
-    samples: Sequence[Any], kind: type[T], given: Mapping[str, Any] | None = None
+    samples: Sequence[Any], batch_type: type[T], fixed: Mapping[str, Any] | None = None
 ) -> T:
     """Return samples as one batch of type `kind`, as its `from_samples` makes it.
 
@@ -851,34 +859,34 @@ def batch_as(
     NAME. Raises `ConfigError` naming the fields that neither the samples nor `kind`
     itself have values for.
     """
-    from_samples = getattr(kind, "from_samples", None)
-    if given is None and from_samples is not None:
+    from_samples = getattr(batch_type, "from_samples", None)
+    if fixed is None and from_samples is not None:
         return cast("T", from_samples(samples))
-    given = dict(given or {})
-    _check_records(samples, kind)
+    fixed = dict(fixed or {})
+    _check_records(samples, batch_type)
     columns = _BATCHING.columns(samples)
-    wanted = columns if issubclass(kind, dict) else type_fields(kind)
-    declared = declared_types(cast("Any", kind))
+    wanted = columns if issubclass(batch_type, dict) else type_fields(batch_type)
+    declared = declared_types(cast("Any", batch_type))
     values: dict[str, Any] = {}
     for name in wanted:
         masked = name.removesuffix("_mask")
-        if name in columns and name not in given:
+        if name in columns and name not in fixed:
             column = _BATCHING.column(name, columns[name])
             values[name] = _as_declared(column, declared.get(name))
         elif masked != name and masked in columns:
             values[name] = padding_mask(columns[masked])
-    weights = None if WEIGHTS in given else _BATCHING.weights(samples)
+    weights = None if WEIGHTS in fixed else _BATCHING.weights(samples)
     if weights is not None:
         values[WEIGHTS] = weights
-    return build(kind, values | given, f"a batch of {type(samples[0]).__name__}")
+    return build(batch_type, values | fixed, f"a batch of {type(samples[0]).__name__}")
 
 
-def _check_records(samples: Sequence[Any], kind: type[Any]) -> None:
+def _check_records(samples: Sequence[Any], batch_type: type[Any]) -> None:
     if samples and all(map(is_record, samples)):
         return
     types = sorted({type(sample).__name__ for sample in samples})
     raise ConfigError(
-        f"a {kind.__name__} is made of records, filled by name; got "
+        f"a {batch_type.__name__} is made of records, filled by name; got "
         f"{', '.join(types) or 'no samples'}"
     )
 
@@ -953,7 +961,7 @@ class Batch(Items):
         put in.
         """
         return cls(
-            **{each.name: getattr(src, each.name) for each in fields(type(src))}
+            **{field_.name: getattr(src, field_.name) for field_ in fields(type(src))}
             | values
         )
 
@@ -966,16 +974,17 @@ class Batch(Items):
         for samples.
         """
         if isinstance(base_batch, Sample | list | tuple):
-            told = (
+            message = (
                 f"{cls.__name__}.derive_from takes a batch, got a "
                 f"{type(base_batch).__name__}"
             )
             raise ConfigError(
-                f"{told}; of samples, write {cls.__name__}.from_samples([...])"
+                f"{message}; of samples, write {cls.__name__}.from_samples([...])"
             )
-        kept = metadata_of(base_batch)
+        metadata = metadata_of(base_batch)
         return cls(
-            **{name: kept[name] for name in type_fields(cls) if name in kept} | values
+            **{name: metadata[name] for name in type_fields(cls) if name in metadata}
+            | values
         )
 
     def pin_memory(self) -> Self:

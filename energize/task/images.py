@@ -175,8 +175,8 @@ def _by_pillow(data: bytes, spec: ImageSpec, name: str) -> tuple[PIL.Image.Image
         for text, lost in losses.items():
             if lost:
                 _note(text, name, f"mode {image.mode}")
-        found = image.convert(spec.mode) if converted else image.copy()
-        return found, _orientation_of(image)
+        converted_image = image.convert(spec.mode) if converted else image.copy()
+        return converted_image, _orientation_of(image)
 
 
 # Orientation, by its numbers in EXIF data.
@@ -200,8 +200,12 @@ _NO_EXIF = (
 
 def _orientation_of(image: PIL.Image.Image) -> int:
     with suppress(*_NO_EXIF):
-        found = image.getexif().get(PIL.ExifTags.Base.Orientation)
-        return found if found in (*_MIRRORED, *_SWAPPED, *_UPSIDE_DOWN) else _UPRIGHT
+        orientation = image.getexif().get(PIL.ExifTags.Base.Orientation)
+        return (
+            orientation
+            if orientation in (*_MIRRORED, *_SWAPPED, *_UPSIDE_DOWN)
+            else _UPRIGHT
+        )
     return _UPRIGHT
 
 
@@ -278,8 +282,10 @@ def _note(text: str, name: str, value: str, level: int = logging.WARNING) -> Non
     if _is_quiet.get():
         return
     raw = sample_in_use.get()
-    where = "" if raw is None else f"{raw['__dataset__']}, sample {raw['__key__']!r}, "
-    log_once("images", text, text.format(f"{where}part {name!r} ({value})"), level)
+    location = (
+        "" if raw is None else f"{raw['__dataset__']}, sample {raw['__key__']!r}, "
+    )
+    log_once("images", text, text.format(f"{location}part {name!r} ({value})"), level)
 
 
 def _is_deep(image: PIL.ImageFile.ImageFile, data: bytes) -> bool:
@@ -287,7 +293,7 @@ def _is_deep(image: PIL.ImageFile.ImageFile, data: bytes) -> bool:
     if image.format == "JPEG2000":
         precision = data.find(_SIZES_OF_JPEG2000) + _PRECISION_AT
         return data[precision : precision + 1] > b"\x07"
-    return any(each in str(image.tile) for each in _DEEP_TILES)
+    return any(marker in str(image.tile) for marker in _DEEP_TILES)
 
 
 _SIZES_OF_JPEG2000 = b"\xff\x51"

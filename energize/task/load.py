@@ -84,10 +84,10 @@ class FolderFunction:
         """The function; `DatasetError` when the file cannot be run or does not have
         it.
         """
-        found = getattr(_module(self.file), self.name, None)
-        if not callable(found):
+        function = getattr(_module(self.file), self.name, None)
+        if not callable(function):
             raise DatasetError(f"{self.file} has no function {self.name!r}")
-        return found  # type: ignore[no-any-return]
+        return function  # type: ignore[no-any-return]
 
     def describe(self) -> str:
         """Return file and function, wherever the folder is mounted."""
@@ -141,13 +141,13 @@ class LoadingCode:
 
     def __post_init__(self) -> None:
         if isinstance(self.trust_code, str | os.PathLike):
-            one = os.fspath(self.trust_code)
-            raise ConfigError(f"trust_code is a list of folders, [{one!r}] for one")
-        given = self.sample_loader
-        for each in given.values() if isinstance(given, Mapping) else [given]:
-            if each is not None and not callable(each):
+            folder = os.fspath(self.trust_code)
+            raise ConfigError(f"trust_code is a list of folders, [{folder!r}] for one")
+        loaders = self.sample_loader
+        for function in loaders.values() if isinstance(loaders, Mapping) else [loaders]:
+            if function is not None and not callable(function):
                 raise ConfigError(
-                    f"sample_loader is a function of a dict of parts; got {each!r}"
+                    f"sample_loader is a function of a dict of parts; got {function!r}"
                 )
         for module in trusted_modules(self.trust_code) if self.trust_code else ():
             try:
@@ -264,7 +264,7 @@ def loading_code(arguments: dict[str, Any]) -> LoadingCode:
     >>> loading_code(arguments).part_filter, arguments
     (['jpg'], {'handler': None})
     """
-    names = [each.name for each in fields(LoadingCode)]
+    names = [option.name for option in fields(LoadingCode)]
     return LoadingCode(
         **{name: arguments.pop(name) for name in names if name in arguments}
     )
@@ -274,7 +274,7 @@ def loading_code(arguments: dict[str, Any]) -> LoadingCode:
 
 T_sample = TypeVar("T_sample")
 
-_RESTORE_KIND = "Webdataset"
+_RESTORE_TAG = "Webdataset"
 _ABSENT: Any = object()
 """What a field has that no part was found for, and that may lack."""
 
@@ -355,24 +355,24 @@ class SampleLoader(Generic[T_sample]):
     """What it returns for a stored sample is what the key of that sample restores."""
 
     def __post_init__(self) -> None:
-        kind = self.sample_type
-        check_sample_type(kind)
+        sample_type = self.sample_type
+        check_sample_type(sample_type)
         object.__setattr__(self, "subflavors", dict(self.subflavors))
         if self.field_map is not None:
             object.__setattr__(self, "field_map", dict(self.field_map))
-            check_field_map(kind, self.field_map)
+            check_field_map(sample_type, self.field_map)
         if self.sample_loader is not None and (
             self._crude or self.field_map is not None
         ):
             why = "which has none" if self._crude else "so give no field_map too"
             raise ConfigError(
-                f"sample_loader makes the fields of a {kind.__name__}, {why}"
+                f"sample_loader makes the fields of a {sample_type.__name__}, {why}"
             )
         object.__setattr__(self, "part_filter", _checked_filter(self.part_filter))
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what is pickled: the description, not what was compiled from it."""
-        return {each.name: getattr(self, each.name) for each in fields(self)}
+        return {option.name: getattr(self, option.name) for option in fields(self)}
 
     def describe(self) -> dict[str, Any]:
         """Return the description as a JSON-able tree."""
@@ -384,11 +384,13 @@ class SampleLoader(Generic[T_sample]):
         return {"kind": order_name_of(self), **described(values)}
 
     def __call__(self, raw: Mapping[str, Any]) -> T_sample:
-        kept = self.part_filter
-        if kept is not None:
-            kept = kept if callable(kept) else kept.__contains__
+        is_part = self.part_filter
+        if is_part is not None:
+            is_part = is_part if callable(is_part) else is_part.__contains__
             raw = {
-                name: raw[name] for name in raw if name.startswith("__") or kept(name)
+                name: raw[name]
+                for name in raw
+                if name.startswith("__") or is_part(name)
             }
         load = (
             self._load_all
@@ -414,10 +416,19 @@ class SampleLoader(Generic[T_sample]):
         it.
         """
         decoders = () if self.decoder is None else self.decoder.fields.values()
-        own = all(each is None or isinstance(each, SampleDecoder) for each in decoders)
+        is_library_code = all(
+            decoder is None or isinstance(decoder, SampleDecoder)
+            for decoder in decoders
+        )
         check = getattr(self.sample_type, "__post_init__", None)
-        own = own and (check is None or is_package_module(check.__module__))
-        return own and self.sample_loader is None and not callable(self.part_filter)
+        is_library_code = is_library_code and (
+            check is None or is_package_module(check.__module__)
+        )
+        return (
+            is_library_code
+            and self.sample_loader is None
+            and not callable(self.part_filter)
+        )
 
     @cached_property
     def _crude(self) -> bool:
@@ -434,25 +445,27 @@ class SampleLoader(Generic[T_sample]):
         usual: _Decode = undecoded if self.decoder is None else self.decoder.decode
         contents: dict[str, Any] = {}
         values: dict[str, Any] = {}
-        for name, whole, options, own, call in plan:
+        for name, whole, options, field_decoder, call in plan:
             decoded = contents
             decode = usual
-            if own is not None:
+            if field_decoder is not None:
                 decoded = {}
-                decode = own
+                decode = field_decoder
             if whole is None:
                 content = partial(_content, raw, decoded, decode)
                 if call is not None:
                     values[name] = _called(name, call, options, content)
                 elif (
-                    found := self._search(name, options, raw, content)
+                    value := self._search(name, options, raw, content)
                 ) is not _ABSENT:
-                    values[name] = found
-            elif (found := decoded.get(whole, _ABSENT)) is _ABSENT:
+                    values[name] = value
+            elif (value := decoded.get(whole, _ABSENT)) is _ABSENT:
                 values[name] = decoded[whole] = decode(whole, raw[whole])
             else:
-                values[name] = found
-            if own is not None:  # the parts of a sample are named in its metadata
+                values[name] = value
+            if (
+                field_decoder is not None
+            ):  # the parts of a sample are named in its metadata
                 contents |= {part: contents.get(part, _ABSENT) for part in decoded}
         self._conform(values)
         return self.sample_type(**{**self._metadata(raw, contents), **values})
@@ -487,7 +500,7 @@ class SampleLoader(Generic[T_sample]):
         """
         classes = reversed(self.sample_type.__mro__)
         annotations = {
-            n: str(a) for kind in classes for n, a in get_annotations(kind).items()
+            n: str(a) for base in classes for n, a in get_annotations(base).items()
         }
         matches = {name: _LIST.match(text) for name, text in annotations.items()}
         return {name: match[1] for name, match in matches.items() if match is not None}
@@ -499,12 +512,12 @@ class SampleLoader(Generic[T_sample]):
     @cached_property
     def _accesses(self) -> dict[str, tuple[PartAccess, ...]]:
         """For each field the parts it may come from."""
-        given = (
+        field_map = (
             default_field_map(self.sample_type)
             if self.field_map is None
             else self.field_map
         )
-        return {name: parse_field(text) for name, text in given.items()}
+        return {name: parse_field(text) for name, text in field_map.items()}
 
     @cached_property
     def _calls(self) -> dict[str, FieldCall]:
@@ -546,19 +559,19 @@ class SampleLoader(Generic[T_sample]):
         """
         reasons: list[str] = []
         for access, parts in options:
-            found = [content(part, keyed=bool(access.keys)) for part in parts]
+            values = [content(part, keyed=bool(access.keys)) for part in parts]
             try:
-                found = [access.within(each) for each in found]
-                return found if access.several else found[0]
+                values = [access.within(value) for value in values]
+                return values if access.several else values[0]
             except DataError as reason:
                 reasons.append(str(reason))
         if self._may_lack(name):
             return _ABSENT
-        there = ", ".join(part for part in raw if not part.startswith("__"))
-        reasons = reasons or [f"the sample has only the parts {there or '(none)'}"]
-        asked = " or ".join(map(str, self._accesses[name]))
+        existing = ", ".join(part for part in raw if not part.startswith("__"))
+        reasons = reasons or [f"the sample has only the parts {existing or '(none)'}"]
+        expected = " or ".join(map(str, self._accesses[name]))
         raise DataError(
-            f"field {name!r} is read from {asked}, but {'; '.join(reasons)}"
+            f"field {name!r} is read from {expected}, but {'; '.join(reasons)}"
         )
 
     def _may_lack(self, field: str) -> bool:
@@ -579,18 +592,18 @@ class SampleLoader(Generic[T_sample]):
         values = function(
             {name: parts[name] for name in names} | self._metadata(raw, names)
         )
-        said = f"sample {raw['__key__']!r}: sample_loader returned"
+        prefix = f"sample {raw['__key__']!r}: sample_loader returned"
         if not isinstance(values, Mapping):
             raise ConfigError(
-                f"{said} a {type(values).__name__}, and no dict of fields"
+                f"{prefix} a {type(values).__name__}, and no dict of fields"
             )
-        check_fields(self.sample_type, values, said)
+        check_fields(self.sample_type, values, prefix)
         fields = dict(values)
         self._conform(fields)
         return self.sample_type(**{**self._metadata(raw, names), **fields})
 
     @cached_property
-    def _before(self) -> Mapping[str, int]:
+    def _first_indices(self) -> Mapping[str, int]:
         """How many samples the shards before each one have."""
         if self.numbered is None:
             return defaultdict(int)
@@ -603,13 +616,13 @@ class SampleLoader(Generic[T_sample]):
         index = raw["__index__"]
         source = SourceInfo(
             dataset_path=raw["__dataset__"],
-            index=self._before[shard] + index,
+            index=self._first_indices[shard] + index,
             shard_name=shard,
             file_names=tuple(map(f"{key}.".__add__, parts)),
         )
         return {
             "__key__": key,
-            "__restore_key__": (_RESTORE_KIND, shard, index),
+            "__restore_key__": (_RESTORE_TAG, shard, index),
             "__subflavors__": dict(self.subflavors),
             "__sources__": (source,),
         }
@@ -660,9 +673,9 @@ def _content(
         return raw[part]
     if contents.get(part, _ABSENT) is _ABSENT:
         contents[part] = decode(part, raw[part])
-    found = contents[part]
-    as_json = keyed and isinstance(found, bytes | str)
-    return decoded_by(load_json, part, raw[part]) if as_json else found
+    content = contents[part]
+    as_json = keyed and isinstance(content, bytes | str)
+    return decoded_by(load_json, part, raw[part]) if as_json else content
 
 
 # Joined samples: each loaded by the type of its own dataset, then made one.
@@ -689,14 +702,16 @@ class JoinLoader:
     @property
     def is_pure(self) -> bool:
         """Whether a sample is a function of the bytes that it is joined of."""
-        ours = getattr(Sample.from_joined, "__func__", None)
-        own = getattr(self.function, "__func__", None) is ours
-        return own and all(getattr(each, "is_pure", False) for each in self.loaders)
+        library_function = getattr(Sample.from_joined, "__func__", None)
+        is_library_code = getattr(self.function, "__func__", None) is library_function
+        return is_library_code and all(
+            getattr(loader, "is_pure", False) for loader in self.loaders
+        )
 
     @limits.decoding
     def __call__(self, raw: Sequence[Any]) -> Any:
         pairs = zip(self.loaders, raw, strict=True)
-        samples = [None if each is None else load(each) for load, each in pairs]
+        samples = [None if part is None else load(part) for load, part in pairs]
         if self.names is None:
             joined = self.function(*samples)
         else:
@@ -713,7 +728,7 @@ class JoinLoader:
         """Return the description as a JSON-able tree."""
         return {
             "kind": order_name_of(self),
-            "loaders": [described(each) for each in self.loaders],
+            "loaders": [described(loader) for loader in self.loaders],
             "names": list(self.names or ()),
             "function": function_name(self.function),
         }

@@ -52,7 +52,7 @@ IGNORED = -100
 """The label of tokens that no loss is of, as models of transformers take it."""
 
 _GENERATION = re.compile(r"\{%-?\s*generation\b")
-_TOLD = "\ue000"  # a letter that no template and no text has
+_MARKER = "\ue000"  # a letter that no template and no text has
 _REPLACED = "text_replacement_offsets"
 _REPLACING = "get_text_with_replacements"
 _PER_TOKEN = (
@@ -113,9 +113,9 @@ class _Pack(Sample):
     samples: list[_Encoded]
 
 
-def _text(value: Any, what: str) -> str:
+def _text(value: Any, name: str) -> str:
     if not isinstance(value, str):
-        raise DataError(f"its {what} is no text: {value!r:.80}")
+        raise DataError(f"its {name} is no text: {value!r:.80}")
     return value
 
 
@@ -215,7 +215,7 @@ of transformers, as AutoProcessor.from_pretrained(...) returns it; got \
             unknown_keys, "unknown_keys", ("error", "skip"), "ProcessorTaskEncoder"
         )
         self.unknown_keys = unknown_keys
-        self.known_keys = TURN_KEYS.union(extra_keys)
+        self.turn_keys = TURN_KEYS.union(extra_keys)
         self.max_length = max_length
         self.too_long = too_long
         self.packing = packing
@@ -229,29 +229,29 @@ of transformers, as AutoProcessor.from_pretrained(...) returns it; got \
         images.
         """
         if isinstance(sample, TextSample):
-            made, learned = self._text_only(_text(sample.text, "text"))
+            encoding, learned = self._text_only(_text(sample.text, "text"))
         else:
             turns, images = self._turns(sample)
             images = list(map(_as_bytes, images))
             self._check_turns(sample, turns, images)
             tools = getattr(sample, "tools", [])
-            made, learned = self._conversation(turns, images, tools)
-        length = made["input_ids"].shape[1]
+            encoding, learned = self._conversation(turns, images, tools)
+        length = encoding["input_ids"].shape[1]
         if self.max_length is not None and length > self.max_length:
             reason = f"has {length} tokens, and max_length is {self.max_length}"
             self._leave_out(sample, "too_long", reason, "raise it")
-        return _Encoded.derive_from(sample, **self._divided(made, learned))
+        return _Encoded.derive_from(sample, **self._divided(encoding, learned))
 
     def _text_only(self, text: str) -> tuple[dict[str, Any], torch.Tensor]:
         """Return the tokens of a text that ends with the token for the end, once."""
         end = self.tokenizer.eos_token or ""
         text = text.removesuffix(end)
         special = self._special(text)
-        made = self._processed(text + end, [], add_special_tokens=special)
-        if made["input_ids"][0, -2:].tolist() == 2 * [self.tokenizer.eos_token_id]:
+        encoding = self._processed(text + end, [], add_special_tokens=special)
+        if encoding["input_ids"][0, -2:].tolist() == 2 * [self.tokenizer.eos_token_id]:
             # The tokenizer adds the token for the end itself.
-            made = self._processed(text, [], add_special_tokens=special)
-        return made, torch.ones_like(made["input_ids"][0], dtype=torch.bool)
+            encoding = self._processed(text, [], add_special_tokens=special)
+        return encoding, torch.ones_like(encoding["input_ids"][0], dtype=torch.bool)
 
     def _check_turns(
         self, sample: Sample, turns: Sequence[Turn], images: list[Any]
@@ -262,7 +262,7 @@ of transformers, as AutoProcessor.from_pretrained(...) returns it; got \
                 "given a tokenizer, which has no images; give it the processor of the "
                 "model"
             )
-        unknown = {name for turn in turns for name in turn.extra} - self.known_keys
+        unknown = {name for turn in turns for name in turn.extra} - self.turn_keys
         if unknown:
             reason = f"has turns with unknown keys: {', '.join(sorted(unknown))}"
             remedy = "name keys that may stay in extra_keys"
@@ -294,14 +294,14 @@ of transformers, as AutoProcessor.from_pretrained(...) returns it; got \
                 )
             return sample.turns, sample.images
         if isinstance(sample, CaptioningSample):
-            asked = self.prompt
+            question = self.prompt
             answer = _text(sample.caption, "caption")
         elif isinstance(sample, VQASample):
             if not sample.answers:
                 raise DataError("the question has no answer to learn")
             weights = sample.answer_weights
             best = 0 if weights is None else int(torch.as_tensor(weights).argmax())
-            asked = _text(sample.context, "context")
+            question = _text(sample.context, "context")
             answer = _text(sample.answers[best], "answer")
         else:
             raise ConfigError(
@@ -311,10 +311,10 @@ of transformers, as AutoProcessor.from_pretrained(...) returns it; got \
             )
         if sample.image is None:
             raise DataError("it has no image")
-        asked = asked if IMAGE in asked else IMAGE + asked
+        question = question if IMAGE in question else IMAGE + question
         # A text file ends with a line end, which is not part of the text.
-        given = [Turn("user", asked), Turn("assistant", answer.rstrip("\r\n"))]
-        return checked_turns(given, 1, 0), [sample.image]
+        turns = [Turn("user", question), Turn("assistant", answer.rstrip("\r\n"))]
+        return checked_turns(turns, 1, 0), [sample.image]
 
     def _conversation(
         self, turns: Sequence[Turn], images: list[Any], tools: list[Any]
@@ -336,12 +336,14 @@ of transformers, as AutoProcessor.from_pretrained(...) returns it; got \
         spans = self._spans(template, messages, text, learned, tools)
         if images:
             spans = self._without_images(text, spans)
-        made = self._processed(text, images, **self._offset_options(images))
-        offsets = made.pop("offset_mapping", None)
-        [replaced] = made.pop(_REPLACED, None) or [[]]
+        encoding = self._processed(text, images, **self._offset_options(images))
+        offsets = encoding.pop("offset_mapping", None)
+        [replaced] = encoding.pop(_REPLACED, None) or [[]]
         if (images and not replaced) or not _are_exact(offsets, replaced, len(text)):
-            return made, self._by_prefixes(text, images, spans, made["input_ids"][0])
-        return made, _overlapping(offsets[0], replaced, spans)
+            return encoding, self._by_prefixes(
+                text, images, spans, encoding["input_ids"][0]
+            )
+        return encoding, _overlapping(offsets[0], replaced, spans)
 
     def _written(
         self, turns: Sequence[Turn], tools: list[Any]
@@ -410,9 +412,9 @@ of transformers, as AutoProcessor.from_pretrained(...) returns it; got \
                 }
                 changed = [*messages[:number], rest, *messages[number + 1 :]]
                 variants.append((f"{key!r} of turn {number}", changed, tools))
-        for what, changed, offered in variants:
+        for subject, changed, offered in variants:
             if self._renders_as(changed, offered, text):
-                raise DataError(f"{self._template_name()} does not write {what}")
+                raise DataError(f"{self._template_name()} does not write {subject}")
 
     def _check_text_written(
         self, number: int, turn: Turn, message: Any, text: str, *, whole: bool
@@ -471,13 +473,13 @@ of transformers, as AutoProcessor.from_pretrained(...) returns it; got \
         """Return what is written before the text of a turn that follows some
         messages.
         """
-        told: Any = (
-            _TOLD
+        content: Any = (
+            _MARKER
             if self.processor is self.tokenizer
-            else [{"type": "text", "text": _TOLD}]
+            else [{"type": "text", "text": _MARKER}]
         )
-        message = {"role": role, "content": told}
-        return self._rendered([*messages, message], tools).partition(_TOLD)[0]
+        message = {"role": role, "content": content}
+        return self._rendered([*messages, message], tools).partition(_MARKER)[0]
 
     def _special(self, text: str) -> bool:
         """Return whether the tokenizer adds its tokens to a text, as transformers
@@ -486,12 +488,14 @@ of transformers, as AutoProcessor.from_pretrained(...) returns it; got \
         start = getattr(self.tokenizer, "bos_token", None)
         return not (start and text.startswith(start))
 
-    def _processed(self, text: str, images: list[Any], **asked: Any) -> dict[str, Any]:
+    def _processed(
+        self, text: str, images: list[Any], **options: Any
+    ) -> dict[str, Any]:
         special = self.processor is not self.tokenizer and self._special(text)
-        named: dict[str, Any] = {"images": [images]} if images else {}
-        named |= {"return_tensors": "pt", "add_special_tokens": special} | asked
+        arguments: dict[str, Any] = {"images": [images]} if images else {}
+        arguments |= {"return_tensors": "pt", "add_special_tokens": special} | options
         try:
-            made = self.processor(text=[text], **named)
+            encoding = self.processor(text=[text], **arguments)
         except ImportError as error:
             raise ConfigError(
                 f"{type(self.processor).__name__} needs a library that is not "
@@ -499,32 +503,34 @@ of transformers, as AutoProcessor.from_pretrained(...) returns it; got \
                 "take the processor with backend='pil'"
             ) from error
         except ValueError as error:
-            told = (
+            message = (
                 f"{type(self.processor).__name__} refuses a sample of {len(images)} "
                 f"images, rendered as {text!r:.200}: {error}"
             )
             if text.count(getattr(self.processor, "image_token", IMAGE)) < len(images):
                 raise ConfigError(
-                    f"{told}. Its chat template has to write one placeholder for each "
-                    "image"
+                    f"{message}. Its chat template has to write one placeholder for "
+                    "each image"
                 ) from error
-            raise DataError(told) from error
-        made = {
+            raise DataError(message) from error
+        encoding = {
             name: value
-            for name, value in made.items()
+            for name, value in encoding.items()
             if isinstance(value, torch.Tensor) or name == _REPLACED
         }
-        self._check_shapes(made)
-        return made
+        self._check_shapes(encoding)
+        return encoding
 
-    def _check_shapes(self, made: dict[str, Any]) -> None:
+    def _check_shapes(self, encoding: dict[str, Any]) -> None:
         """Raise `ConfigError` unless all token tensors have one row of one length."""
-        shape = tuple(made["input_ids"].shape)
+        shape = tuple(encoding["input_ids"].shape)
         for name in ("input_ids", *_PER_TOKEN):
-            if name in made and (shape[0] != 1 or tuple(made[name].shape) != shape):
+            if name in encoding and (
+                shape[0] != 1 or tuple(encoding[name].shape) != shape
+            ):
                 raise ConfigError(
                     f"{type(self.processor).__name__} gave {name!r} of shape "
-                    f"{tuple(made[name].shape)} and 'input_ids' of {shape} for one "
+                    f"{tuple(encoding[name].shape)} and 'input_ids' of {shape} for one "
                     "text: there has to be one row, with an entry for each token"
                 )
 
@@ -549,8 +555,8 @@ of transformers, as AutoProcessor.from_pretrained(...) returns it; got \
                 begun = self._rendered(messages[:number], tools, begun=True)
             else:
                 begun = self._head(messages[:number], message["role"], tools)
-            said = self._rendered(messages[: number + 1], tools)
-            if not (text.startswith(begun) and text.startswith(said)):
+            ended = self._rendered(messages[: number + 1], tools)
+            if not (text.startswith(begun) and text.startswith(ended)):
                 raise ConfigError(
                     f"the chat template of {type(self.processor).__name__} writes the "
                     f"turns up to turn {number} otherwise than as the beginning of the "
@@ -558,7 +564,7 @@ of transformers, as AutoProcessor.from_pretrained(...) returns it; got \
                     "known; put the assistant's text in it between {% generation %} "
                     "and {% endgeneration %}"
                 )
-            spans.append((len(begun), len(said)))
+            spans.append((len(begun), len(ended)))
         return spans
 
     def _generated_spans(
@@ -608,11 +614,13 @@ of transformers, as AutoProcessor.from_pretrained(...) returns it; got \
         tokens are: by as many as the text up to there has, with its images.
         """
         learned = torch.zeros_like(ids, dtype=torch.bool)
-        place = getattr(self.processor, "image_token", IMAGE)
+        placeholder = getattr(self.processor, "image_token", IMAGE)
 
         def length(part: str) -> int:
-            found = self._processed(part, images[: part.count(place)])["input_ids"][0]
-            if not torch.equal(ids[: len(found)], found):
+            prefix_ids = self._processed(part, images[: part.count(placeholder)])[
+                "input_ids"
+            ][0]
+            if not torch.equal(ids[: len(prefix_ids)], prefix_ids):
                 raise ConfigError(
                     f"{type(self.processor).__name__} makes other tokens of a text "
                     f"when more follows {part[-40:]!r}, and does not say where they "
@@ -620,22 +628,24 @@ of transformers, as AutoProcessor.from_pretrained(...) returns it; got \
                     "tokenizer and a newer transformers, or where the processor moves "
                     "images, an encoder of your own"
                 )
-            return len(found)
+            return len(prefix_ids)
 
         for start, end in spans:
             learned[length(text[:start]) if start else 0 : length(text[:end])] = True
         return learned
 
-    def _divided(self, made: dict[str, Any], learned: torch.Tensor) -> dict[str, Any]:
+    def _divided(
+        self, encoding: dict[str, Any], learned: torch.Tensor
+    ) -> dict[str, Any]:
         """Return what is of tokens and what of media; the first token is predicted by
         none.
         """
-        shape = made["input_ids"].shape
+        shape = encoding["input_ids"].shape
         tokens = dict[str, torch.Tensor]()
         media = dict[str, torch.Tensor]()
-        for name, each in made.items():
-            per_token = each.shape == shape and not name.startswith(_OF_MEDIA)
-            (tokens if per_token else media)[name] = each[0] if per_token else each
+        for name, tensor in encoding.items():
+            per_token = tensor.shape == shape and not name.startswith(_OF_MEDIA)
+            (tokens if per_token else media)[name] = tensor[0] if per_token else tensor
         tokens["labels"] = torch.where(learned, tokens["input_ids"], IGNORED)
         tokens["labels"][0] = IGNORED
         return {"tokens": tokens, "media": media}
@@ -659,16 +669,18 @@ of transformers, as AutoProcessor.from_pretrained(...) returns it; got \
     @default
     def pack_selected_samples(self, samples: list[_Encoded]) -> _Pack:
         """Return the samples of a row, which `batch` joins."""
-        keys = ",".join(each.__key__ for each in samples)
+        keys = ",".join(sample.__key__ for sample in samples)
         return _Pack.derive_from(samples[0], __key__=keys, samples=samples)
 
     def batch(self, samples: list[Any]) -> ProcessorBatch:
         """Return samples padded to one length, or end to end."""
-        flat = [one for each in samples for one in getattr(each, "samples", [each])]
+        flat = [
+            sample for entry in samples for sample in getattr(entry, "samples", [entry])
+        ]
         values: dict[str, Any] = _joined_media(flat)
         values |= self._in_a_row(flat) if self.packing else self._padded(flat)
-        known = type_fields(self.batch_type)
-        if unknown := [name for name in values if name not in known]:
+        field_names = type_fields(self.batch_type)
+        if unknown := [name for name in values if name not in field_names]:
             raise ConfigError(
                 f"{type(self.processor).__name__} gives {', '.join(unknown)}, for "
                 "which "
@@ -683,7 +695,7 @@ of transformers, as AutoProcessor.from_pretrained(...) returns it; got \
         joined = dict[str, torch.Tensor]()
         side = self.padding_side
         for name in samples[0].tokens:
-            rows = [each.tokens[name][None] for each in samples]
+            rows = [sample.tokens[name][None] for sample in samples]
             value = fill.get(name, 0)
             whole = concat_pad(rows, pad_value=value, side=side)
             joined[name] = pad(
@@ -713,7 +725,7 @@ of transformers, as AutoProcessor.from_pretrained(...) returns it; got \
     def _in_a_row(self, samples: list[_Encoded]) -> dict[str, Any]:
         self._check_packable(samples)
         names = [name for name in samples[0].tokens if name != "attention_mask"]
-        rows = [{"__key__": each.__key__} | each.tokens for each in samples]
+        rows = [{"__key__": sample.__key__} | sample.tokens for sample in samples]
         pack = concat_pack(rows, names)
         values = {name: pack[name][None] for name in [*names, "position_ids"]}
         values |= dict.fromkeys(
@@ -771,14 +783,17 @@ def _with_text_arguments(keys: dict[str, Any]) -> dict[str, Any]:
 
 
 def _overlapping(
-    offsets: torch.Tensor, places: list[Any], spans: list[tuple[int, int]]
+    offsets: torch.Tensor, replacements: list[Any], spans: list[tuple[int, int]]
 ) -> torch.Tensor:
     """Return which tokens are of the spans of a text in which images then took their
     places.
     """
     starts, ends = offsets.unbind(-1)
     learned = torch.zeros_like(starts, dtype=torch.bool)
-    more = [(each["span"][1], each["new_span"][1] - each["span"][1]) for each in places]
+    more = [
+        (entry["span"][1], entry["new_span"][1] - entry["span"][1])
+        for entry in replacements
+    ]
     for span in spans:
         start, end = (
             at + max((by for to, by in more if to <= at), default=0) for at in span
@@ -848,7 +863,9 @@ number, 1 or more; got 0
         self.classes = list(classes)
         self.size = size
         self.augment = augment
-        self.mean, self.std = (torch.tensor(each).view(3, 1, 1) for each in (mean, std))
+        self.mean, self.std = (
+            torch.tensor(values).view(3, 1, 1) for values in (mean, std)
+        )
 
     def encode_sample(  # type: ignore[override]  # a hook may ask for a generator
         self, sample: ImageClassificationSample, rng: np.random.Generator
@@ -879,11 +896,11 @@ number, 1 or more; got 0
             raise DataError("the sample has no label")
         if isinstance(label, str):
             if label not in self.classes:
-                known = (
+                names = (
                     f"{', '.join(self.classes) or 'none'}{nearest(label, self.classes)}"
                 )
                 raise ConfigError(
-                    f"the class {label!r} is not one of classes={known}; give "
+                    f"the class {label!r} is not one of classes={names}; give "
                     "ImageClassificationTaskEncoder(classes=[...]) the names of all, "
                     "by number"
                 )

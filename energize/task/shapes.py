@@ -49,7 +49,9 @@ def chat(arguments: Arguments) -> list[Turn]:
         turns += exchanges([("", history)])
     turns.append(Turn("user", "\n".join(_texts(arguments, "user"))))
     answers = [
-        *chain.from_iterable(_listed(each) for each in _values(arguments, "assistant"))
+        *chain.from_iterable(
+            _listed(answer) for answer in _values(arguments, "assistant")
+        )
     ]
     if not answers or not isinstance(answers[0], str):
         raise DataError(f"there is no answer; got {answers[:1]!r:.80}")
@@ -98,7 +100,7 @@ def exchange_of(value: Any) -> tuple[str, str] | None:
     elif isinstance(value, Mapping):
         keys = next((keys for keys in _EXCHANGES if value.keys() >= {*keys}), ())
         pair = [value[key] for key in keys]
-    if len(pair) != 2 or not all(isinstance(each, str) for each in pair):
+    if len(pair) != 2 or not all(isinstance(text, str) for text in pair):
         return None
     return pair[0], pair[1]
 
@@ -170,10 +172,10 @@ def items(arguments: Arguments) -> list[Any]:
     """Return the values that are not null as one list; a text that is a list is read as
     one.
     """
-    found = [value for _, value in arguments if value is not None]
-    if len(found) == 1:
-        return listed_text(found[0]) or _listed(found[0])
-    return found
+    values = [value for _, value in arguments if value is not None]
+    if len(values) == 1:
+        return listed_text(values[0]) or _listed(values[0])
+    return values
 
 
 def listed_text(value: Any) -> list[str] | None:
@@ -230,8 +232,8 @@ def _number_of(answer: Any, choices: Sequence[Any]) -> int | None:
 
 SHAPES: Mapping[str, Callable[[Arguments], Any]] = MappingProxyType(
     {
-        each.__name__: each
-        for each in (chat, exchanges, first, placed, interleaved, items, choice)
+        function.__name__: function
+        for function in (chat, exchanges, first, placed, interleaved, items, choice)
     }
 )
 """The functions that a field map may name."""
@@ -271,9 +273,9 @@ def _with_placeholders(turns: list[Turn], arguments: Arguments) -> list[Turn]:
     if any(IMAGE in turn.text or VIDEO in turn.text for turn in turns):
         return turns
     first = next((n for n, turn in enumerate(turns) if turn.role == "user"), 0)
-    before = _placeholders(arguments)
+    placeholders = _placeholders(arguments)
     added = Turn(
         turns[first].role,
-        f"{before}\n{turns[first].text}" if before else turns[first].text,
+        f"{placeholders}\n{turns[first].text}" if placeholders else turns[first].text,
     )
     return [*turns[:first], added, *turns[first + 1 :]]

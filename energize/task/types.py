@@ -47,9 +47,9 @@ def type_faults(sample: Any) -> dict[str, str]:
     return {name: fault for name, fault in faults.items() if fault}
 
 
-def type_fault(kind: type[Any], field: str, value: Any) -> str:
+def type_fault(sample_type: type[Any], field: str, value: Any) -> str:
     """Return why a value does not fit a field of a type; an empty text if it fits."""
-    hints = _hints(cast("Any", kind))
+    hints = _hints(cast("Any", sample_type))
     if field not in hints or _fits(value, hints[field]):
         return ""
     return (
@@ -57,27 +57,27 @@ def type_fault(kind: type[Any], field: str, value: Any) -> str:
     )
 
 
-def text_fields(kind: type[Any]) -> list[str]:
+def text_fields(sample_type: type[Any]) -> list[str]:
     """Return the fields of a type that are annotated as one text, or as a text or
     None.
     """
-    hints = _hints(cast("Any", kind))
+    hints = _hints(cast("Any", sample_type))
     texts = [name for name in hints if name not in METADATA]
     return [
         name for name in texts if _fits("", hints[name]) and not _fits(0, hints[name])
     ]
 
 
-def may_be_none(kind: type[Any], field: str) -> bool:
+def may_be_none(sample_type: type[Any], field: str) -> bool:
     """Return whether a field of a type may be None."""
-    hints = _hints(cast("Any", kind))
+    hints = _hints(cast("Any", sample_type))
     return field in hints and _fits(None, hints[field])
 
 
 @lru_cache(maxsize=64)
-def _hints(kind: Any) -> dict[str, Any]:
+def _hints(sample_type: Any) -> dict[str, Any]:
     try:
-        return get_type_hints(kind)
+        return get_type_hints(sample_type)
     except Exception:
         return {}
 
@@ -93,20 +93,20 @@ def _shown(annotation: Any) -> str:
 def _fits(value: Any, annotation: Any) -> bool:  # noqa: PLR0911
     origin = get_origin(annotation)
     if origin in (Union, UnionType):
-        return any(_fits(value, each) for each in get_args(annotation))
+        return any(_fits(value, option) for option in get_args(annotation))
     if annotation is None or annotation is type(None):
         return value is None
     if origin in (list, tuple):
         return _fits_list(value, annotation)
-    kind = origin or annotation
-    if not isinstance(kind, type) or kind is Any:
+    base = origin or annotation
+    if not isinstance(base, type) or base is Any:
         return True
-    if kind is torch.Tensor:
+    if base is torch.Tensor:
         media = (torch.Tensor, np.ndarray, PIL.Image.Image, MediaDecoder)
         return isinstance(value, media)
-    if kind is float:
+    if base is float:
         return isinstance(value, float | int)
-    return isinstance(value, kind)
+    return isinstance(value, base)
 
 
 def _fits_list(value: Any, annotation: Any) -> bool:

@@ -109,7 +109,7 @@ def test_reports_of_what_does_not_fit(mix, tmp_path):
                 [file, mix, "--seed", 4, "--split", "types"],
                 1,
                 "does not fit",
-                "options are those",
+                "the options of the run",
             ),
             ([file, mix, *right, "--batch-size", 5], 1, "batch_size was 4, is 5"),
             ([tmp_path / "none.pt", mix], 2, "does not exist"),
@@ -117,7 +117,7 @@ def test_reports_of_what_does_not_fit(mix, tmp_path):
             (
                 [tmp_path / "empty.json", mix, *right, *plot],
                 2,
-                "nothing was delivered yet",
+                "has delivered nothing",
             ),
         ],
         "report",
