@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))  # scripts of this folder
 
@@ -23,12 +24,27 @@ import message_list
 ROOT = Path(__file__).parents[1]
 DOCS, LAID_OUT, SITE = ROOT / "docs", ROOT / "build" / "docs", ROOT / "site"
 SETTINGS = tomllib.loads((ROOT / "zensical.toml").read_text())
+UNLISTED = ["CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md", "skill.md"]
+"""Pages of the site outside the navigation; other pages link to them."""
+
+
+def flat(entries: list[Any]) -> list[str]:
+    """Return the written pages of a group of the navigation and of its sections."""
+    pages = []
+    for entry in entries:
+        if isinstance(entry, dict):
+            pages += [page for section in entry.values() for page in flat(section)]
+        elif not entry.startswith("reference/"):
+            pages.append(entry)
+    return pages
+
+
 NAV = {
-    title: [name for name in entries if isinstance(name, str)]
+    title: flat(entries)
     for group in SETTINGS["project"]["nav"]
     for title, entries in group.items()
 }
-"""Pages of each group of the navigation, without those of a nested group."""
+"""Written pages of each group of the navigation."""
 
 GROUPS = {
     "loading": "metadataset loader report core.failures core.lanes core.restoring",
@@ -232,7 +248,7 @@ def lay_out() -> None:
     shutil.copytree(
         DOCS, LAID_OUT, ignore=shutil.ignore_patterns("*.py", "*.md", "__pycache__")
     )
-    written = [name for names in NAV.values() for name in names]
+    written = [name for names in NAV.values() for name in names] + UNLISTED
     placed = {
         (DOCS / n if (DOCS / n).exists() else ROOT / n): LAID_OUT / n for n in written
     }
