@@ -1,9 +1,4 @@
-"""Readers: the items of one lane of a dataset, one after another.
-
-A `PositionReader` reads an indexed dataset, whose items are functions of positions. A
-`StreamReader` reads a stream, whose items are found by reading. Loaders have a third
-reader with the same interface, for lanes that worker processes read.
-"""
+"""Readers: the items of one lane of a dataset, in order."""
 
 from __future__ import annotations
 
@@ -56,15 +51,15 @@ _MARK_SECONDS = 1.0
 
 
 ItemOrigin: TypeAlias = "int | array[int]"
-"""What an item is made of: its position in an indexed dataset, or the flattened origins
+"""The origin of an item: its position in an indexed dataset, or the flattened origins
 of an item of a stream."""
 
 NOTHING: ItemOrigin = array("q")
-"""What an item of unknown origin is made of."""
+"""The origin of an item whose origin is unknown."""
 
 
 def flat(origins: Sequence[Origin]) -> array[int]:
-    """Return the four numbers of each origin in a row."""
+    """Return origins as one flat array, four numbers each."""
     return array("q", chain.from_iterable(origins))
 
 
@@ -75,7 +70,7 @@ class ReadItems(NamedTuple, Generic[T]):
         items: The items.
         states: The state of the lane after each item. Empty for an indexed dataset,
             whose state is a position.
-        made: What each item is made of.
+        made: The origin of each item.
     """
 
     items: Sequence[T]
@@ -219,8 +214,7 @@ class PositionReader(Reader[T]):
 
 
 class StreamReader(Reader[T]):
-    """Reads one epoch of a stream in a lane: asks for the positions of the lane, one
-    after another.
+    """Reads one epoch of a stream in a lane, at the positions of the lane in order.
 
     Args:
         dataset: The dataset, for messages.
@@ -269,16 +263,15 @@ class StreamReader(Reader[T]):
 
         Args:
             most: Maximum number of items. There are fewer at the end of the epoch.
-            seconds: No further item is read after so many seconds.
+            seconds: Time limit in seconds, checked after each item.
 
         Returns:
             The items, at least one.
 
         Raises:
             StopIteration: If no item is left.
-            Exception: What reading the first item raises. What reading a later one
-                raises is raised by the next call.
-
+            Exception: An error of reading the first item. An error of a later item is
+                raised by the next call.
         """
         if self._failure is not None:
             raise self._failure

@@ -1,20 +1,11 @@
-"""Streams: datasets whose items can only be found one after another, read in lanes.
+"""Streams: datasets whose items are found by reading, in lanes.
 
-What a stream is made of is asked for by position, as everything is, and positions only
-go up. Lane i of L is asked for the positions i, i + L, ... of each epoch; a mix leads
-them to positions of its inputs, a batch to those of its members, by the same arithmetic
-as if all were indexed. Where items have to be found by reading, by a filter say, the
-position is no help: the filter gives the next item that it finds among its lane's share
-of its input. So limits, epochs, shares and stop rules are those of the one stream, and
-lanes need not know of each other.
-
-A lane's share of an input (`LaneShare`) is one position of every L in a row, a random
-one each time, and in every pass other ones: the shares of all lanes together are every
-position of a pass once, a lane that reads more than others, or alone, comes round to
-all of them, and nothing that recurs in an input goes by lanes.
-
-A stream that cannot be divided, an iterable or a mix that must see its inputs' ends, is
-read from the front in each lane, and what is not the lane's is left out.
+Every stream is read by position, and positions only increase. Lane i of L reads the
+positions i, i + L, ... of each epoch. Mixes and batches map them to positions of their
+inputs, as if all were indexed. A stream that finds items by reading, such as a filter,
+ignores the position and returns the next item of its share of the input (`LaneShare`).
+A stream that cannot be divided is read from the front in every lane, which discards the
+items of the other lanes (`WholeStream`).
 """
 
 from __future__ import annotations
@@ -59,20 +50,20 @@ T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 State = dict[str, Any]
-"""A plain JSON-able dict: the whole of what a cursor remembers."""
+"""A JSON-able dict that a cursor resumes from."""
 
 MOST_COUNTED = 2**45
-"""No run counts so far (35 trillion items or passes), and such a number times the
-samples of a batch, or lanes, fits in int64."""
+"""Upper limit of counters in states (35 trillion). Products with batch sizes or numbers
+of lanes still fit in int64."""
 
 AnyPosition = TypeVar("AnyPosition", int, Int64Array)
 
 WINDOW = 256
-"""Positions that are announced together."""
+"""Number of positions that are announced together."""
 
 _PASSES_PER_LANE = 100
-"""How many empty passes for each lane are an error: fewer may be chance, where lanes
-are many and items few."""
+"""Number of empty passes for each lane that raise an error. Fewer may be chance if
+there are many lanes and few items."""
 
 _END = object()
 
@@ -82,17 +73,19 @@ _SAMPLES_OF_A_LANE = 1000
 _MOST_LANES = 64
 
 _MOST_BUFFERED = 2**14
-"""Samples that the buffers of all lanes hold together, where nobody says how many
+"""Maximum number of samples in the buffers of all lanes, for the default number of
 lanes."""
 
 _FEWEST = 10_000
 _MOST = 1_000_000
-"""How many items may be read in a row without giving one before it is an error."""
+"""Limits of the number of items that may be read in a row without a result."""
 
 
 def state_field(state: State, name: str, kind: type[T]) -> T:
-    """Return field `name` of a state; raise `StateError` if it is missing or of another
-    type.
+    """Return a field of a state.
+
+    Raises:
+        StateError: If the field is missing or has another type.
     """
     value = state.get(name) if isinstance(state, dict) else None
     if not isinstance(value, kind) or isinstance(value, bool):
@@ -104,10 +97,10 @@ def state_field(state: State, name: str, kind: type[T]) -> T:
 
 
 def counter_field(state: State | None, name: str) -> int:
-    """Return field `name` of a saved state, a number of items, passes or the like; 0
-    without one.
+    """Return a counter of a saved state, such as a number of items; 0 without a state.
 
-    Raise `StateError` if it is no such number.
+    Raises:
+        StateError: If the field is not a valid counter.
     """
     if state is None:
         return 0
@@ -122,10 +115,17 @@ def counter_field(state: State | None, name: str) -> int:
 def numbers_field(
     state: State | None, name: str, count: int, *, kind: type = int, least: float = 0
 ) -> list[Any]:
-    """Return field `name` of a saved state, `count` finite numbers from `least` on;
-    zeros without.
+    """Return a list of finite numbers of a saved state; zeros without a state.
 
-    Raise `StateError` if it is no such list. With the kind float, ints will do.
+    Args:
+        state: The state.
+        name: The field.
+        count: Number of entries.
+        kind: Type of the entries. With float, ints are valid, too.
+        least: Lower limit of the entries.
+
+    Raises:
+        StateError: If the field is not such a list.
     """
     if state is None:
         return [0] * count
@@ -148,18 +148,21 @@ def numbers_field(
 
 
 def epoch_end(position: int, size: int) -> int:
-    """Return the end of the epoch of `size` items in which `position` lies."""
+    """Return the end of the epoch of `size` items that contains a position."""
     return min((position // size + 1) * size, INFINITE)
 
 
 class EpochPlan(NamedTuple):
-    """What a rank delivers of an indexed dataset: items from `start` on, in an epoch
-    from `first` to before `end`, in so many `steps`, `INFINITE` in an epoch without
-    end.
+    """The items of an indexed dataset that the ranks deliver in an epoch.
 
-    In step s it delivers item start + rank + s * world_size. From `end` on an item is
-    missing, and a copy takes its place: that at position p of an epoch of n is item p
-    mod n.
+    Step s of a rank delivers item start + rank + s * world_size. Positions from `end`
+    on are padding: position p of an epoch of n items is a copy of item p mod n.
+
+    Attributes:
+        start: The first position to deliver.
+        first: The first position of the epoch.
+        end: The position after the last item of the epoch.
+        steps: Number of steps of the rank; `INFINITE` in an endless epoch.
     """
 
     start: int
@@ -168,15 +171,18 @@ class EpochPlan(NamedTuple):
     steps: int = INFINITE
 
     def read_at(self, at: AnyPosition) -> AnyPosition:
-        """Return which position a position is a copy of, itself before `end`."""
+        """Return the position that is read for a position, which may be a copy."""
         return self.first + (at - self.first) % (self.end - self.first)
 
 
 class Opening(NamedTuple):
-    """How a stream is opened: in which lane, where it goes on, and how samples are
-    read.
+    """The arguments with which a stream is opened.
 
-    `endless` streams go on from pass to pass.
+    Attributes:
+        lane: The lane.
+        state: The state to resume from; None for the beginning.
+        reading: How samples are read.
+        endless: Whether the stream continues from pass to pass.
     """
 
     lane: Lane
@@ -186,13 +192,15 @@ class Opening(NamedTuple):
 
     @property
     def inner(self) -> Opening:
-        """As the only input of the stream is opened."""
+        """The opening of the only input."""
         state = None if self.state is None else state_field(self.state, "input", dict)
         return self._replace(state=state)
 
     def of_inputs(self, inputs: int) -> list[Opening]:
-        """As each of so many inputs is opened; raise `StateError` if the state is of
-        others.
+        """Return the opening of each of several inputs.
+
+        Raises:
+            StateError: If the state has another number of inputs.
         """
         if self.state is None:
             return [self] * inputs
@@ -208,30 +216,31 @@ class Opening(NamedTuple):
         return [self._replace(state=state) for state in states]
 
     def counter(self, name: str) -> int:
-        """Return a number of the saved state, 0 without one."""
+        """Return a counter of the saved state; 0 without a state."""
         return counter_field(self.state, name)
 
 
 class LaneStream(ABC, Generic[T_co]):
-    """A dataset as it is read in one lane, at positions that go up.
+    """A dataset as it is read in one lane, at increasing positions.
 
-    Opened as endless it goes on from pass to pass; else it raises `StopIteration` at
-    the end of a pass of unknown length, and its state is then that of the next pass.
+    An endless stream continues from pass to pass. Other streams raise `StopIteration`
+    at the end of a pass of unknown length; their state is then that of the next pass.
     """
 
     origin: tuple[Origin, ...] = ()
-    """What the last item is made of."""
+    """The origins of the last item."""
 
     _input: Any = None
     _inputs: Sequence[Any] = ()
-    """What it reads, one stream or several, closed with it."""
+    """The streams that it reads, one or several. They are closed with it."""
 
     @abstractmethod
     def at(self, position: int, attempt: int = 0) -> T_co:
-        """Return the lane's next item, which has this position.
+        """Return the next item of the lane.
 
-        With `attempt` above 0, another item in place of the last one, which was left
-        out.
+        Args:
+            position: The position of the item.
+            attempt: Above 0, return a substitute for the last item, which was left out.
         """
 
     @abstractmethod
@@ -239,9 +248,7 @@ class LaneStream(ABC, Generic[T_co]):
         """Return the state to resume from: JSON-able, of constant shape."""
 
     def ahead(self, positions: Int64Array) -> None:
-        """Expect to be asked for these positions next, so that they can be read
-        together.
-        """
+        """Announce the next positions, so that they can be read together."""
 
     def first_unread(
         self, branches: Iterator[int], reached: int | None = None
@@ -270,14 +277,14 @@ class LaneStream(ABC, Generic[T_co]):
         )
 
     def close(self) -> None:
-        """Let go of what it holds."""
+        """Close the inputs."""
         for stream in (self._input, *self._inputs):
             if stream is not None:
                 stream.close()
 
 
 class IndexedStream(LaneStream[T]):
-    """An indexed dataset among streams: it has no state of its own."""
+    """An indexed dataset among streams. It has no state."""
 
     def __init__(self, dataset: IndexedNode[T], reading: ReadContext) -> None:
         self._dataset = dataset
@@ -321,9 +328,7 @@ class IndexedStream(LaneStream[T]):
 
 
 class MixStream(LaneStream[T]):
-    """Positions that lead to positions of several inputs, which go on from epoch to
-    epoch.
-    """
+    """Maps positions to positions of several endless inputs."""
 
     def __init__(
         self,
@@ -384,28 +389,25 @@ class MixStream(LaneStream[T]):
 
 
 def parts_before(inputs: Sequence[Node[Any]]) -> list[int]:
-    """Return how many indexed datasets stand before those of each input, as origins
-    count them.
-    """
+    """Return the number of indexed datasets before those of each input."""
     return cast(
         "list[int]", np.cumsum([0, *(len(node.read_parts) for node in inputs)]).tolist()
     )
 
 
 def shifted(origin: tuple[Origin, ...], count: int) -> tuple[Origin, ...]:
-    """Return the origins of an item of an input as those of the mix."""
+    """Return the origins of an item of an input, numbered as in the mix."""
     return tuple(part._replace(part=part.part + count) for part in origin)
 
 
 _CALLS = "calls"
-"""How often each function on top of one another was called, the innermost first."""
+"""Number of calls of each function in a chain, the innermost first."""
 
 
 class ContentStream(LaneStream[T]):
-    """What a node makes of each item of a stream; one that is left out is asked for
-    once more.
+    """Applies a node to each item of a stream, and skips items that are left out.
 
-    The functions of a node that draws are keyed by how often they were called.
+    Draws of the node are keyed by its number of calls.
     """
 
     def __init__(
@@ -462,11 +464,11 @@ class ContentStream(LaneStream[T]):
     _counted = "samples"
 
     def _weight(self) -> int:
-        """Return how much the last item counts of those that may come in vain."""
+        """Return the number of samples that the last item counts as, if left out."""
         return max(1, len(self.origin))
 
     def _read_input(self, position: int, attempt: int) -> Any:
-        """Return what the next item is made of."""
+        """Read the next item of the input."""
         item = self._input.at(position, attempt)
         self.origin = self._input.origin
         return item
@@ -487,19 +489,18 @@ def sample_keys_of(source_items: Any) -> str:
 
 
 def by_keys(source_items: Any) -> Callable[[int], str]:
-    """Return what names an item, whatever its row, by the sample keys of what it is
-    made of.
-    """
+    """Return a function that names any row by the keys of its source items."""
     return lambda _: sample_keys_of(source_items)
 
 
 def open_input(node: Node[T], opening: Opening) -> LaneStream[T]:
-    """Open an input of a stream, which is asked for items one after another.
+    """Open an input of a stream, of which items are read in order.
 
     Args:
         node: The input.
-        opening: The lane, the state and how samples are read. If `opening.endless`,
-            pass follows pass. Otherwise a stream of unknown length ends with its pass.
+        opening: The lane, the state and how samples are read. An endless opening
+            continues from pass to pass. Otherwise a stream of unknown length ends with
+            its pass.
     """
     if node.indexed or node.traits.stream.divisible or opening.lane.count == 1:
         return open_stream(node, opening)
@@ -507,7 +508,7 @@ def open_input(node: Node[T], opening: Opening) -> LaneStream[T]:
 
 
 def open_stream(node: Node[T], opening: Opening) -> LaneStream[T]:
-    """Open a node as a stream, which is asked for the positions of its lane.
+    """Open a node as a stream, which is read at the positions of its lane.
 
     Args:
         node: The node.
@@ -527,9 +528,9 @@ def _open_passes(node: Node[T], opening: Opening) -> LaneStream[T]:
 
 
 class PassesStream(LaneStream[T]):
-    """Pass after pass of a stream whose passes end.
+    """Reads pass after pass of a stream whose passes end.
 
-    Raises `EmptyDatasetError` naming `dataset` if passes bring nothing.
+    Raises `EmptyDatasetError` if passes have no items.
     """
 
     def __init__(
@@ -565,12 +566,12 @@ class PassesStream(LaneStream[T]):
 
 
 def empty_passes(lane: Lane) -> int:
-    """Return how many passes without an item for a lane are an error."""
+    """Return the number of passes without an item of a lane that is an error."""
     return 2 if lane.count == 1 else _PASSES_PER_LANE * lane.count
 
 
 def nothing_comes(dataset: Node[Any], lane: Lane) -> EmptyDatasetError:
-    """Return what to raise if passes of a dataset brought nothing for a lane."""
+    """Return the error for passes of a dataset that had no item for a lane."""
     if lane.count == 1:
         return EmptyDatasetError(
             f"{label_of(dataset)} gave no item in a whole epoch. Check its data and "
@@ -584,9 +585,7 @@ def nothing_comes(dataset: Node[Any], lane: Lane) -> EmptyDatasetError:
 
 
 def ended_early(dataset: Node[Any]) -> NotRepeatableError:
-    """Return what to raise if a dataset that is read again has fewer items than
-    before.
-    """
+    """Return the error for a dataset with fewer items at a second reading."""
     return NotRepeatableError(
         f"{label_of(dataset)} gave fewer items at a second reading: it ended before "
         "the item that the run had reached. Make every reading give the same items in "
@@ -597,7 +596,8 @@ def ended_early(dataset: Node[Any]) -> NotRepeatableError:
 def skip_items(items: Iterator[T], count: int, dataset: Node[Any]) -> Iterator[T]:
     """Return an iterator after its first `count` items, which were read before.
 
-    Raises `NotRepeatableError` if there are fewer now.
+    Raises:
+        NotRepeatableError: If there are fewer items.
     """
     for _ in range(count):
         if next(items, _END) is _END:
@@ -606,10 +606,10 @@ def skip_items(items: Iterator[T], count: int, dataset: Node[Any]) -> Iterator[T
 
 
 def most_in_vain(dataset: Node[Any], lane: Lane) -> int:
-    """Return how many items of `dataset`, one after another, may bring a lane nothing.
+    """Return how many items in a row may be read for a lane without a result.
 
-    Of one source, as many as some passes over it have, and not so few that it may be
-    chance; of a mix nobody knows how long it takes until each source has come.
+    For a single source this is the size of several passes, with a lower limit. For a
+    mix it is a constant, since a source may be rare.
     """
     source = dataset
     while len(source.inputs) == 1:
@@ -621,12 +621,11 @@ def most_in_vain(dataset: Node[Any], lane: Lane) -> int:
 
 
 def lanes_of(dataset: Node[Any]) -> int:
-    """Return in how many lanes a stream is read where nobody says: by what it reads, so
-    that it is the same whoever reads it; one where a lane cannot be read without the
-    others.
+    """Return the default number of lanes of a stream.
 
-    Each lane has samples for ten of the largest batches and buffers, which it fills
-    itself; there are no more than so many samples that buffers of all lanes may hold.
+    It depends on the dataset only, so it is equal on any topology. A stream that cannot
+    be divided has one lane. Otherwise each lane has samples for ten of the largest
+    batches or buffers, and the buffers of all lanes together have a maximum size.
     """
     nodes = [dataset]
     least = _SAMPLES_OF_A_LANE
@@ -644,9 +643,10 @@ def lanes_of(dataset: Node[Any]) -> int:
 
 
 class WholeStream(LaneStream[T]):
-    """The items at the positions asked for of a stream that is read as a whole; others
-    are left out. It is opened in a single lane, and counts its items from 0 in every
-    pass.
+    """Reads a whole stream in every lane, and returns the items at the requested
+    positions.
+
+    The input is opened in a single lane. Its items are counted from 0 in every pass.
     """
 
     def __init__(
@@ -673,14 +673,16 @@ class WholeStream(LaneStream[T]):
 
 
 class LaneShare:
-    """A lane's own share of the positions of an input, pass after pass: one of every L
-    in a row.
+    """A lane's share of the positions of an input, pass after pass: one of every L in a
+    row.
 
-    It is a random place each time, so that no condition on items goes by lanes, and
-    another one in every pass, so that lanes share inputs of fewer items than lanes.
-    `size` is the number of positions in a pass, `INFINITE`, or None if only the input
-    knows: positions then go on until `end_pass` is called, and are counted anew in the
-    next.
+    The offset within each row is random, so no condition on items coincides with lanes.
+    It differs from pass to pass, so lanes share inputs with fewer items than lanes.
+
+    Args:
+        size: Number of positions in a pass; `INFINITE`, or None if it is unknown. If
+            unknown, positions increase until `end_pass`, and then restart at 0.
+        opening: The lane and the saved state.
     """
 
     def __init__(self, size: int | None, opening: Opening) -> None:
@@ -694,10 +696,13 @@ class LaneShare:
         self._coming: deque[tuple[int, int]] = deque()
 
     def next(self, announce: Callable[[Int64Array], None]) -> int:
-        """Return the next position; raise `StopIteration` at the end of a pass of known
-        size.
+        """Return the next position.
 
-        `announce` is told of several that come next.
+        Args:
+            announce: Called with the positions that follow, several at once.
+
+        Raises:
+            StopIteration: At the end of a pass of known size.
         """
         if not self._coming:
             places = self._look_ahead()
@@ -708,9 +713,7 @@ class LaneShare:
         return position
 
     def _look_ahead(self) -> Int64Array:
-        """Rounds of a pass, each of as many positions as there are lanes, one for each
-        lane.
-        """
+        """Draw the positions of the next rounds; a round has one for each lane."""
         count = self.lane.count
         rounds = np.arange(self._round, self._round + WINDOW)
         turns = (hash_positions(_SCATTER, rounds) % np.uint64(count)).astype(np.int64)
@@ -731,7 +734,7 @@ class LaneShare:
         return self._pass * self._size + min(within, self._size)
 
     def end_pass(self) -> None:
-        """Go on with the next pass."""
+        """Begin the next pass."""
         self._pass = self._pass + 1
         self._round = 0
         self._coming.clear()
@@ -742,11 +745,10 @@ class LaneShare:
 
 
 class LaneReader(LaneStream[T]):
-    """A lane's share of an input, whatever positions are asked for: for streams that
-    read on until they find something.
+    """Reads a lane's share of an input in order, whatever positions are requested.
 
-    `endless` readers go on from pass to pass, others raise `StopIteration` at the end
-    of one.
+    For streams that read until they find an item. An endless reader continues from pass
+    to pass, others raise `StopIteration` at the end of a pass.
     """
 
     def __init__(self, dataset: Node[T], opening: Opening) -> None:
@@ -761,10 +763,12 @@ class LaneReader(LaneStream[T]):
         return self.read()
 
     def read(self) -> T:
-        """Return the next item of the share; raise `StopIteration` at the end of the
-        pass.
+        """Return the next item of the share.
 
-        No slot waits for it, so an item that is padding as a whole is left out.
+        Items that are padding as a whole are skipped, since no slot needs them.
+
+        Raises:
+            StopIteration: At the end of the pass, if the reader is not endless.
         """
         while True:
             try:
@@ -804,10 +808,9 @@ class LaneReader(LaneStream[T]):
 
 
 class ChainStream(LaneStream[T]):
-    """A lane's share of one input after another, each in `passes` passes; one pass of
-    the chain.
+    """Reads a lane's share of one input after another, each in `passes` passes.
 
-    Those read already stand at their next pass.
+    After its passes, an input is at the beginning of its next pass.
     """
 
     def __init__(
@@ -846,9 +849,9 @@ class ChainStream(LaneStream[T]):
 
 
 class LimitStream(LaneStream[T]):
-    """The first `length` items of a stream, which is read anew in every epoch.
+    """Reads the first `length` items of a stream, in every epoch from the beginning.
 
-    If it is not `sized`, it ends with its only pass, and it is read as a whole.
+    If the stream is not sized, it ends after one pass and is read as a whole.
     """
 
     def __init__(self, dataset: Node[T], length: int, opening: Opening) -> None:

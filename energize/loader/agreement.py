@@ -1,4 +1,4 @@
-"""What ranks tell each other: few numbers, seldom, and never without an end."""
+"""Small collectives between ranks, with timeouts."""
 
 from __future__ import annotations
 
@@ -24,21 +24,27 @@ _LOOK = 0.0005
 """Seconds between two looks whether all ranks have answered."""
 
 _HEAD = 8
-"""Numbers that are told at once: always as many, so that ranks at different things find
-out."""
+"""Number of integers in each exchange. It is constant, so that ranks that make
+different calls can detect it."""
 
 _PATIENCE = 5.0
-"""Seconds after which it is said what is waited for."""
+"""Seconds after which a wait is logged."""
 
 _log = logging.getLogger("energize")
 
 
 class Agreement:
-    """The ranks of a process group. Each method is called by all of them at the same
-    point. The `first` rank speaks for all.
+    """Collective calls of the ranks of a process group.
 
-    Raises `LoaderError` when not all ranks answer within `timeout` seconds (None:
-    ever).
+    All ranks call each method at the same point. Any method raises `LoaderError` if a
+    rank does not answer in time.
+
+    Args:
+        ranks: This rank.
+        timeout: Seconds to wait for the other ranks. None waits forever.
+
+    Attributes:
+        first: Whether this is the first rank.
     """
 
     def __init__(self, ranks: Ranks, timeout: float | None) -> None:
@@ -47,10 +53,17 @@ class Agreement:
         self._timeout = timeout
 
     def numbers(self, values: Sequence[int], purpose: str) -> list[list[int]]:
-        """Return the numbers of each rank, as many from each, seven at most, all below
-        2**63.
+        """Exchange integers.
 
-        `what` is what they are for; `LoaderError` where ranks are at different things.
+        Args:
+            values: At most seven numbers below 2**63, equally many on each rank.
+            purpose: The purpose, for messages.
+
+        Returns:
+            The numbers of each rank.
+
+        Raises:
+            LoaderError: If the ranks call this for different purposes.
         """
         head = [int(digest(purpose)[:12], 16), *values]
         rows = self._gather(head + [0] * (_HEAD - len(head)), purpose)
@@ -72,7 +85,7 @@ class Agreement:
         return [row.tolist() for row in rows]
 
     def summed(self, values: FloatArray, purpose: str) -> FloatArray:
-        """Return the sum over all ranks of float64 numbers, as many from each."""
+        """Sum float64 arrays of equal length over all ranks."""
         self.numbers((), purpose)
         mine = torch.tensor(values, dtype=torch.float64, device=self._device)
         self._wait(purpose, torch.distributed.all_reduce, mine)
@@ -89,7 +102,7 @@ class Agreement:
 
     @property
     def _device(self) -> torch.device:
-        """Where tensors that are told lie."""
+        """The device of exchanged tensors."""
         backend = torch.distributed.get_backend(self._group)
         on_host = "gloo" in backend or not torch.cuda.is_available()
         return torch.device("cpu") if on_host else torch.device("cuda")
@@ -129,8 +142,18 @@ class Agreement:
             ) from reason
 
     def broadcast(self, source: int | None, value: Any, purpose: str) -> Any:
-        """Return a JSON-able tree that the rank of this number in the world tells all
-        others, the first of the group for None; None if it has none.
+        """Send a JSON-able tree from one rank to all ranks.
+
+        Args:
+            source: The global rank that sends; None for the first rank of the group.
+            value: The tree. Ignored on all other ranks.
+            purpose: The purpose, for messages.
+
+        Returns:
+            The tree.
+
+        Raises:
+            ConfigError: If `source` is not in the group.
         """
         members = torch.distributed.get_process_group_ranks(self._group)
         source = members[0] if source is None else source
@@ -152,7 +175,7 @@ class Agreement:
         return json.loads(tensor.cpu().numpy().tobytes())
 
     def trees(self, value: Any, purpose: str) -> list[Any]:
-        """Return a JSON-able tree of each rank."""
+        """Gather a JSON-able tree from each rank."""
         text = json.dumps(value)
         longest = max(length for (length,) in self.numbers([len(text)], purpose))
         parts = self._gather(_words(text, longest), purpose)
@@ -160,7 +183,7 @@ class Agreement:
 
 
 def ranks_by_value(values: Sequence[T]) -> dict[T, list[int]]:
-    """Return the ranks that say the same, by what that is."""
+    """Return the ranks that have each of these values."""
     return {
         value: [rank for rank, other in enumerate(values) if other == value]
         for value in values
@@ -168,7 +191,7 @@ def ranks_by_value(values: Sequence[T]) -> dict[T, list[int]]:
 
 
 def _words(text: str, length: int) -> list[int]:
-    """Return the first characters of a text as numbers, filled with blanks."""
+    """Return the first characters of a text as integers, padded with blanks."""
     data = text.encode("ascii", "replace")[:length].ljust(-(-length // 8) * 8)
     return cast("list[int]", np.frombuffer(data, dtype=np.int64).tolist())
 

@@ -27,10 +27,10 @@ def plan_epoch(
 ) -> EpochPlan:
     """Plan the items from a position to the end of its epoch.
 
-    Ranks make equally many steps. What is missing in the last step is padded or
-    repeated, or the items of that step are dropped. With "allow" the first ranks make
-    one step more. With `global_items`, the last global batch is filled or dropped
-    instead of the last step, so that it is the same for any world size.
+    All ranks make the same number of steps. The last step is padded, repeated or
+    dropped if the ranks do not divide the items. With "allow" the first ranks make one
+    step more. With `global_items`, the last global batch is filled or dropped instead
+    of the last step, so that it is the same for any world size.
 
     Args:
         ranks: This rank.
@@ -38,7 +38,7 @@ def plan_epoch(
         size: Items in an epoch, or `INFINITE`.
         uneven: "pad", "drop", "repeat" or "allow".
         global_items: Number of items in a global batch; None without global batches.
-        offset: Epochs begin so many items later.
+        offset: Number of items by which epochs begin later.
         begun: Number of items in the last global batch of an epoch that has ended at
             `position`, if only copies are missing.
 
@@ -106,7 +106,7 @@ def _check_share(ranks: Ranks, size: int, unit: int, uneven: str) -> None:
 def global_items(
     dataset: Dataset[Any], global_batch_size: int | None, micro_batch_size: int | None
 ) -> int | None:
-    """Return how many items make one global batch; None if nobody says."""
+    """Return the number of items in a global batch; None without global batches."""
     node = tree.unwrap(dataset, tree.KEEPS_POSITIONS)
     micro = micro_batch_size or _micro_batch_size(node)
     expected = getattr(node, "global_batch_size", None)
@@ -133,9 +133,7 @@ def global_items(
 
 
 def _micro_batch_size(node: Dataset[Any]) -> int | None:
-    """Return how many samples an item has: of what only chooses among batches, those of
-    its inputs where they are alike.
-    """
+    """Return the number of samples in an item; None if it is unknown or varies."""
     size: int | None = getattr(node, "batch_size", None)
     if size is not None or node.traits.gives_batches is not None:
         return size

@@ -37,20 +37,20 @@ _log = logging.getLogger("energize")
 _KEPT = 10
 
 _KINDS = 1000
-"""How many kinds of failures are told apart."""
+"""Maximum number of kinds of failures that are counted separately."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A sample that failed, as it travels.
+    """A sample that failed; picklable.
 
     Attributes:
         text: Location and reason, for messages.
         reason: Type and text of the exception.
-        kind: What is common to samples that fail alike.
+        kind: Groups similar failures.
         place: The stored sample, if it is a single one and a list of failures is
             written.
-        sample: The number that it is counted by; equal numbers are of one sample.
+        sample: Identifies the sample.
         sources: The keys of the sources of its samples.
     """
 
@@ -63,7 +63,7 @@ class Failure:
 
     @classmethod
     def of(cls, failed: Failed) -> Failure:
-        """Return what there is to say of a failed sample."""
+        """Describe a failed sample."""
         reason = f"{type(failed.reason).__name__}: {failed.reason}"
         kind = failed.kind
         sample = failed.sample
@@ -74,12 +74,12 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class FailureSummary:
-    """The samples that failed, each once, however often it came.
+    """The samples that failed, each counted once.
 
     Attributes:
-        count: How many samples failed.
-        last: The last few of them: location and reason.
-        kinds: How many samples failed alike, by the text of the first one of each kind.
+        count: Number of samples that failed.
+        last: Location and reason of the last few.
+        kinds: Number of samples of each kind of failure, by the text of its first one.
     """
 
     count: int
@@ -89,8 +89,12 @@ class FailureSummary:
 
 @dataclass(slots=True)
 class _Kind:
-    """Failures that are alike: the first, how many there are, and how many have been
-    told of.
+    """Similar failures.
+
+    Attributes:
+        first: The text of the first one.
+        count: Number of failures.
+        told: Number of failures that were logged.
     """
 
     first: str
@@ -99,17 +103,19 @@ class _Kind:
 
 
 _MOST_COUNTED = 2**20
-"""Failed samples that are known apart, some 70 bytes each. If more fail, a sample that
-is not among them counts each time."""
+"""Maximum number of failed samples that are remembered, some 70 bytes each. Further
+samples count each time they fail."""
 
 
 class FailureLog:
-    """Counts failed samples and raises `FailureBudgetError` at the first above
-    `budget`.
+    """Counts failed samples, and raises `FailureBudgetError` above the budget.
 
-    Each sample counts once, at its first failure. Of samples that fail alike the first
-    is warned of; then how many they are, seldom, and at the end. Without a budget
-    (None) any number may fail. `keep` is given each failure first.
+    Each sample counts once, at its first failure. The first failure of a kind is logged
+    as a warning, then their number from time to time and at the end.
+
+    Args:
+        budget: Maximum number of failed samples; None for no limit.
+        keep: Called with each failure, before it is counted.
     """
 
     def __init__(
@@ -126,7 +132,7 @@ class FailureLog:
         self.left_out = LeftOut()
 
     def add(self, failed: Failed | Failure) -> None:
-        """One more failed sample."""
+        """Count a failed sample."""
         failure = failed if isinstance(failed, Failure) else Failure.of(failed)
         if failure.sample in self._samples:
             return
@@ -172,13 +178,13 @@ class FailureLog:
     def add_all(
         self, failed: Iterable[Failure], left_out: LeftOut | None = None
     ) -> None:
-        """Several failed samples, and counts of all that were left out."""
+        """Count several failed samples, and all that were left out."""
         self.left_out.take_over(left_out)
         for failure in failed:
             self.add(failure)
 
     def conclude(self) -> None:
-        """Tell how many there were of each kind that more failed of than was told."""
+        """Log the final number of failures of each kind."""
         for kind in self._kinds.values():
             if kind.count > kind.told:
                 text = "%d samples failed alike, the first: %s"
@@ -186,7 +192,7 @@ class FailureLog:
                 kind.told = kind.count
 
     def summary(self) -> FailureSummary:
-        """Return what has been added so far."""
+        """Return the failures so far."""
         kinds = {kind.first: kind.count for kind in self._kinds.values()}
         return FailureSummary(self._count, tuple(self._last), kinds)
 
@@ -231,11 +237,17 @@ def _entries(path: str, written: str | None) -> Iterator[Entry]:
 
 
 class LineWriter:
-    """Appends lines to a file, which is the value `of` an argument.
+    """Appends lines to a file.
 
-    A line is written whole, at once: it is there even if the process is killed right
-    after. There is one writer for each file. Raises `ConfigError` when the file cannot
-    be opened.
+    Each line is written in one call, so complete lines survive a kill. A file has one
+    writer.
+
+    Args:
+        path: The file.
+        of: The argument that named the file, for messages.
+
+    Raises:
+        ConfigError: If the file cannot be opened.
     """
 
     def __init__(self, path: Path, of: str) -> None:
@@ -251,8 +263,11 @@ class LineWriter:
         self._ended = not size or os.pread(self._file, 1, size - 1) == b"\n"
 
     def append(self, line: bytes) -> None:
-        """Write a line; `LoaderError` when it cannot be written, on a full disk say;
-        the file is then as it was.
+        """Write a line.
+
+        Raises:
+            LoaderError: If the line cannot be written, for example on a full disk. The
+                file is then unchanged.
         """
         size = os.fstat(self._file).st_size
         line = line if self._ended else b"\n" + line
@@ -276,10 +291,13 @@ class LineWriter:
 
 
 class ListWriter(LineWriter):
-    """Appends samples to a list, each once, however often it fails and whatever is in
-    the file.
+    """Appends failed samples to a list, each once.
 
-    Raises `ConfigError` also when the file holds something else.
+    Args:
+        path: The file. Samples in it are not listed again.
+
+    Raises:
+        ConfigError: If the file cannot be opened, or is not such a list.
     """
 
     def __init__(self, path: Path) -> None:
@@ -297,7 +315,11 @@ class ListWriter(LineWriter):
         self._unlisted: set[str] = set()
 
     def add(self, failure: Failure) -> None:
-        """Write a failed sample down, if it is one stored sample; raise as `append`."""
+        """List a failed sample, if it is a single stored sample.
+
+        Raises:
+            LoaderError: If the line cannot be written.
+        """
         if failure.place is None:
             if failure.kind not in self._unlisted:
                 self._unlisted.add(failure.kind)

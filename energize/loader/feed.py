@@ -1,9 +1,9 @@
-"""What a rank delivers, step by step, up to the end of a loop.
+"""The items of a rank, step by step, up to the end of a loop.
 
-A rank reads lanes. The lanes of a stream are parts that are fixed for the run. The
-items of a rank of an indexed dataset are dealt out to one lane for each worker. So both
-are read alike: each lane by one reader, from front to back, by this process or by a
-worker. A plan of steps states which lane has the next item.
+A rank reads lanes. The lanes of a stream are fixed for the run. The items of a rank of
+an indexed dataset are divided into one lane for each worker. Each lane is read in order
+by one reader, in this process or in a worker. A plan of steps selects the lane of the
+next item.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class RankContext(Generic[T]):
-    """What a rank reads with.
+    """The resources with which a rank reads.
 
     Attributes:
         ranks: This rank.
@@ -49,7 +49,7 @@ class RankContext(Generic[T]):
         workers: Returns the workers and how far they read ahead; None to read in this
             process.
         failures: Counts failed samples.
-        warned: What was warned of.
+        warned: The warnings that were logged.
         copies: The items that fill steps of a stream, by lane and number of lanes.
     """
 
@@ -91,13 +91,13 @@ class Feed(Generic[T]):
         lanes: All lanes of its dataset.
         steps: The steps to deliver.
         readers: The readers of the lanes of this rank.
-        rank: What the rank reads with.
+        rank: The resources of the rank.
 
     Attributes:
         steps: The steps to deliver.
-        made: What the last item is made of.
+        made: The origin of the last item.
         is_copy: Whether the last item is padding as a whole.
-        marks: What is padding of the last item.
+        marks: The padding in the last item.
     """
 
     def __init__(
@@ -150,7 +150,7 @@ class Feed(Generic[T]):
         return item
 
     def _next_delivering_step(self, step: Step) -> Step:
-        """Return the next step of which this rank delivers an item."""
+        """Return the next step in which this rank delivers an item."""
         while not step.delivers:
             self._discard(step.lanes)
             self.steps.complete(step)
@@ -158,7 +158,7 @@ class Feed(Generic[T]):
         return step
 
     def _take(self, step: Step, index: int) -> Any:
-        """Return the own item of a step, after the items of other ranks were taken."""
+        """Read the item to deliver in a step, and discard the items of other ranks."""
         lanes = step.lanes
         if len(lanes) > 1:
             self._discard(lanes[:index])
@@ -174,7 +174,7 @@ class Feed(Generic[T]):
         return item
 
     def _discard(self, lanes: Sequence[int]) -> None:
-        """Take an item of each lane, which other ranks deliver."""
+        """Read an item of each lane, which other ranks deliver."""
         for lane in lanes:
             next(self._readers[lane])
 
@@ -186,7 +186,7 @@ class Feed(Generic[T]):
         return self._copies[key]
 
     def _is_padding(self, origin: ItemOrigin) -> bool:
-        """Return whether an item is made of padding of its dataset."""
+        """Return whether an item consists of padding of its dataset."""
         if isinstance(origin, int):
             return bool(padding(self._parts[0], np.array([origin]))[0])
         parts = origin[::4]
@@ -221,15 +221,12 @@ class Feed(Generic[T]):
 
 
 def open_feed(run: Run[T], position: RunPosition, rank: RankContext[T]) -> Feed[T]:
-    """Begin to read a run.
+    """Open the items of this rank.
 
     Args:
         run: The run.
-        position: Where to begin.
-        rank: What this rank reads with.
-
-    Returns:
-        The items of this rank.
+        position: The position to begin at.
+        rank: The resources of the rank.
     """
     ranks = rank.ranks
     if run.filled is not None:

@@ -60,7 +60,7 @@ _SCHEMA = TypeAdapter(_Weights)
 
 
 class FollowedLoader(Protocol):
-    """What a `Follower` uses of a loader."""
+    """The part of a loader that a `Follower` uses."""
 
     @property
     def dataset(self) -> Dataset[Any]:
@@ -87,13 +87,16 @@ class FollowedLoader(Protocol):
 class Follower:
     """Passes the mean loss of each source to a policy, and its weights to a loader.
 
-    It is made by `Loader.follow`. `observe` is called once a step, on all ranks. At
-    every `every`-th call the ranks exchange what they observed, in one collective, and
-    the policy is called. `weights` are the last ones that it returned, None before.
+    `Loader.follow` creates followers. All ranks call `observe` once in each step. At
+    every `every`-th call they exchange the losses in one collective, and call the
+    policy.
 
-    `state_dict` has the state of the policy, and what was observed since the policy was
-    called last, in how many items of all ranks. All ranks call it at the same step, and
-    any number of ranks resumes from it.
+    `state_dict` contains the state of the policy and the losses since its last call.
+    All ranks call it at the same step, and any number of ranks resumes from it.
+
+    Attributes:
+        policy: The policy.
+        weights: The last weights that the policy returned; None before.
     """
 
     def __init__(
@@ -138,13 +141,20 @@ class Follower:
         losses: Mapping[str, float] | Iterable[Any],
         sources: Iterable[str] | None = None,
     ) -> Mapping[str, float] | None:
-        """Note the losses of a step; the new weights, where there are any.
+        """Record the losses of a step.
 
-        `losses` is one for each sample of the batch, a tensor of shape (batch,) say,
-        whose `sources` are by default those of the loader's last item; or the mean loss
-        of each source, which then counts as one. Padding is left out by leaving
-        `sources` to the loader. Raises `WeightError` for a source that is not in the
-        blend, and `ConfigError` for other lengths and for a loss that is no number.
+        Args:
+            losses: One loss for each sample of the batch, such as a tensor of shape
+                (batch,), or the mean loss of each source, which counts as one sample.
+            sources: The source of each loss. By default the sources of the last item of
+                the loader, without padding.
+
+        Returns:
+            The new weights if the policy changes them, else None.
+
+        Raises:
+            WeightError: If a source is not in the blend.
+            ConfigError: If the lengths differ, or a loss is not a number.
         """
         for name, loss in self._named(losses, sources):
             self._sums[name] += loss
@@ -165,14 +175,16 @@ class Follower:
         return self.weights
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what a run goes on from, as plain JSON."""
+        """Return the state to resume from, as plain JSON."""
         sums, counts = self._summed()
         policy = self.policy.state_dict()
         return {"policy": policy, "sums": sums, "counts": counts, "items": self._items}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from it; `StateError` for what is no such state, or is over other
-        sources.
+        """Resume from a state.
+
+        Raises:
+            StateError: If it is not a state of a follower, or has other sources.
         """
         sums, counts = (
             state_field(state_dict, name, dict) for name in ("sums", "counts")
@@ -226,9 +238,7 @@ class Follower:
                 yield called, float(number)
 
     def _called(self, source: str) -> str | None:
-        """Return what the blend calls what a sample is of; None for one that is not of
-        this blend.
-        """
+        """Return the name of a source in the blend; None if it is not in it."""
         inner = source.removeprefix(f"{self._blend}/") if self._blend else source
         if inner in self._sums:
             return inner
@@ -244,7 +254,7 @@ class Follower:
         return found
 
     def _summed(self) -> tuple[dict[str, float], dict[str, int]]:
-        """Sums and counts over all ranks, added up in the order of ranks."""
+        """Return sums and counts over all ranks, added in the order of ranks."""
         agreement = self._agreement()
         mine = [self._sums, self._counts]
         purpose = "the losses that a policy follows"
@@ -268,21 +278,26 @@ def _check_sums(sums: Mapping[str, Any]) -> None:
 
 
 def _as_list(losses: Any) -> list[Any]:
-    """Return losses as a list: of a tensor, an array, or an iterable."""
+    """Return a tensor, an array or an iterable of losses as a list."""
     to_list = getattr(losses, "tolist", None)
     values = list(losses) if to_list is None else to_list()
     return values if isinstance(values, list) else [values]
 
 
 class WeightsFile:
-    """A YAML or JSON file `{name: weight, ...}`, with `at_step` and `blend` where they
-    are wanted, or with the weights under `weights`. It need not be there yet.
+    """A file of weights that an operator edits during a run.
 
-    The first rank looks at it before the first step and then every `every` steps, and
-    tells the others. What is new in it since it was looked at last is given to
-    `Loader.set_weights`, unless the blend has these weights already, or a resumed run
-    took them from the file before. What cannot be read or set is a warning, and changes
-    nothing. Write it elsewhere and rename it, so that nobody sees half of it.
+    It is YAML or JSON: `{name: weight, ...}`, optionally with `at_step` and `blend`, or
+    with the weights under `weights`. The file may appear later. The first rank reads it
+    before the first step and then every `every` steps, and sends changes to the other
+    ranks, which pass them to `Loader.set_weights`. Weights that the blend has already,
+    or that a resumed run took from the file before, are skipped. Invalid content is
+    logged as a warning and changes nothing. Write a new file and rename it to replace
+    this one, so that it is never read half-written.
+
+    Args:
+        path: The file.
+        every: Number of steps between two reads.
     """
 
     def __init__(self, path: str | os.PathLike[str], every: int = 50) -> None:
@@ -299,7 +314,7 @@ class WeightsFile:
         changes: Sequence[Change],
         change_weights: Callable[..., None],
     ) -> None:
-        """Take over what is new in the file, now and then.
+        """Apply new weights in the file, every few steps.
 
         All ranks call it before each step.
 

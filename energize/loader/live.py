@@ -59,7 +59,7 @@ class LiveRun:
         return -(-self.items // self.ranks.world_size)
 
     def settled(self) -> LiveRun:
-        """Return the run after each change whose step has come has taken effect."""
+        """Return the run with all changes whose step has been reached in effect."""
         live = self
         for change in self.run.edits.waiting:
             if change.at <= live.items:
@@ -74,16 +74,18 @@ class LiveRun:
         *,
         of_file: bool,
     ) -> LiveRun:
-        """Change the weights of a blend from a step on; see `Loader.set_weights`.
+        """Request new weights of a blend from a step on; see `Loader.set_weights`.
 
         Args:
             weights: The weights by name.
             at_step: The step; None is the next step.
-            blend: The name of the blend; None if the names of the weights decide.
+            blend: The name of the blend; None to infer it from the names of the
+                weights.
             of_file: Whether the weights are those of a `WeightsFile`.
 
         Returns:
-            The run after the request, which settles all changes whose step has come.
+            The run after the request, with all changes whose step has been reached in
+            effect.
 
         Raises:
             WeightError: If the weights are unusable.
@@ -142,7 +144,7 @@ class LiveRun:
         return items
 
     def with_effect(self, change: Change, edits: Edits) -> LiveRun:
-        """Return the run with a change that takes effect now, beside other edits."""
+        """Return the run with a change that takes effect now, after other edits."""
         acting, named = self.acting_change(change, edits)
         live = self.edited(edits.with_change(acting))
         live.log_change(named, acting.weights, live.step, acting.at)

@@ -1,6 +1,4 @@
-"""The loader: a dataset's items, this rank's part of them, read here or by worker
-processes.
-"""
+"""Loaders: this rank's items of a dataset, read in this process or by workers."""
 
 from __future__ import annotations
 
@@ -114,7 +112,7 @@ _NOT_COPIED = (
     *("_feed", "_iterator", "_ranks", "_keyed", "_pool", "_list", "_watch"),
     "_loss_file",
 )
-"""What a copy of a loader in another process begins without."""
+"""Attributes that a copy of a loader in another process begins without."""
 
 
 class Loader(Generic[T]):
@@ -273,9 +271,12 @@ class Loader(Generic[T]):
         )
 
     def __len__(self) -> int:
-        """Steps of a loop on this rank; of an endless dataset, of one pass over what it
-        reads, for progress bars. `NotIndexedError` (a TypeError) where only reading
-        tells.
+        """Return the number of steps of a loop on this rank.
+
+        For an endless dataset this is one pass over its sources, for progress bars.
+
+        Raises:
+            NotIndexedError: If only reading finds the end (a `TypeError`).
         """
         return self._run.steps(self.worker_config.ranks())
 
@@ -284,7 +285,7 @@ class Loader(Generic[T]):
 
     @property
     def role(self) -> Role:
-        """The role that `get_loader` got, else that of the dataset, else "train"."""
+        """The role passed to `get_loader`, else that of the dataset, else "train"."""
         return self._settings.delivery.role or self._run.original.role or "train"
 
     @property
@@ -312,38 +313,38 @@ class Loader(Generic[T]):
 
     @property
     def accumulation_steps(self) -> int:
-        """Steps that make one global batch: its size, by that of a micro batch times
-        the ranks.
+        """Number of steps in a global batch; 1 without global batches.
 
-        1 for a loader without global batches. Raises `ConfigError` when the world size
-        does not fit the global batch.
+        Raises:
+            ConfigError: If the world size does not divide the global batch.
         """
         return self._run.accumulation_steps(self.worker_config.ranks())
 
     @property
     def restore_key(self) -> tuple[Any, ...] | None:
-        """What `restore_sample` finds the last delivered item by; None before the
-        first.
+        """The key with which `restore_sample` reads the last item again.
 
-        It is plain data, to be logged say, and good on any ranks and workers. Samples,
-        batches and dicts with an entry `__restore_key__` carry it there.
+        It is plain data, for logs for example, and valid for any ranks and workers.
+        Samples, batches and dicts with a field `__restore_key__` contain it. None
+        before the first item.
         """
         return self._key if self._keyed is None else self._keyed.restore_key
 
     def restore_sample(
         self, restore_key: tuple[Any, ...], *, failures: FailurePolicy | None = None
     ) -> T:
-        """Return the item that had this key when it was delivered, by this loader or
-        another one of the same dataset. It is read again in this process, and the
-        position of the loader does not change.
+        """Read a delivered item again, by its key.
+
+        The item may have been delivered by another loader of the same dataset. It is
+        read in this process, and the position of the loader does not change.
 
         Args:
-            restore_key: A key, see `energize.restore_sample`.
-            failures: Decides about samples that fail. By default the policy of the
+            restore_key: The key, see `energize.restore_sample`.
+            failures: The policy for samples that fail. By default the policy of the
                 loader: a sample that failed when the item was made has to fail again.
 
         Returns:
-            An item that is equal to the one that was delivered.
+            An item that is equal to the delivered one.
 
         Raises:
             RestoreKeyError: If the key is of no item of this dataset.
@@ -364,42 +365,43 @@ class Loader(Generic[T]):
 
     @property
     def padding(self) -> bool:
-        """Whether the last delivered item is padding as a whole, and counts for
-        nothing: a copy, or an item of a validation all of whose samples failed.
-        `is_padding` says the same of an item.
+        """Whether the last item is padding as a whole: ignore it in losses and metrics.
+
+        Such an item is a copy, or an evaluation item all of whose samples failed.
+        `is_padding` returns the same for an item.
         """
         return self._marks.is_padding
 
     @property
     def padding_rows(self) -> list[int]:
-        """The rows of the last delivered item that are padding in place of failed
-        samples, of a validation. `padding_rows` says the same of a batch. Empty for a
-        copy, which is `padding`.
+        """The rows of the last item that replace failed samples in an evaluation.
+
+        Empty for a copy, which is `padding` as a whole. `padding_rows` returns the same
+        for a batch.
         """
         return list(self._marks.rows)
 
     @property
     def failures(self) -> FailureSummary:
-        """The samples of this rank that failed since the loader was made, each once."""
+        """The samples of this rank that failed so far, each once."""
         return self._failures.summary()
 
     @property
     def workers_replaced(self) -> int:
-        """How many workers died or hung since the loader was made, and others took
-        their places.
-        """
+        """Number of workers that died or hung, and were replaced."""
         return self._replaced + (0 if self._pool is None else self._pool.replaced)
 
     def state_dict(self) -> State:
-        """Return the state after the last delivered item, whatever has been read ahead:
-        plain data, small. After `require_confirmation`, the state after the last
-        confirmed item.
+        """Return the state after the last delivered item, whatever was read ahead.
 
-        It is the same on all ranks that have made the same number of steps, so one rank
-        saves it and any number of ranks and workers resumes from it. The size does not
-        grow with the position, and resuming costs the same everywhere. Of a stream on
-        several ranks, all of them have to call it at the same step: they tell each
-        other where their lanes stand.
+        After `require_confirmation`, return the state after the last confirmed item.
+        The state is equal on all ranks after equally many steps, so one rank saves it,
+        and any number of ranks and workers resumes from it. Its size does not grow with
+        the position. For a stream on several ranks, all ranks have to call this at the
+        same step: they exchange the states of their lanes.
+
+        Returns:
+            The state: small, plain data.
         """
         ranks = self._ranks or self.worker_config.ranks()
         cursor = self._run.saved(self._place(), self._agreement(ranks))
@@ -408,21 +410,28 @@ class Loader(Generic[T]):
     def load_state_dict(
         self, state_dict: State, strict: bool = True, *, on_mismatch: str = "error"
     ) -> None:
-        """Go on from a state at the next `iter()`; a state of an epoch's end starts the
-        next one, or, where loops begin at the first item, that.
+        """Resume from a state at the next `iter()`.
 
-        Raises `StateMismatchError` naming what differs when it was saved over another
-        dataset, and `StateError` when it cannot be used; the loader then stays where it
-        is. What changes no sample (where folders are mounted, functions of other names,
-        where loops end) is a warning; without `strict`, so is anything else. Ranks that
-        load different states find out when they begin to read.
+        A state of the end of an epoch starts the next epoch. Differences that change no
+        sample (mounted folders, renamed functions, the length of loops) are logged as
+        warnings.
 
-        With `on_mismatch="remap"` a mix that was edited goes on: every source that is
-        still there keeps its place, what was added begins, the weights are those of the
-        mix, and steps and schedules go on as they were. `remapped` is then a report of
-        what was added, dropped and reweighted, which is logged too. Batches and mixes
-        may be others; what is below packing, a filter or stages has no place to keep,
-        nor have sources in another order.
+        Args:
+            state_dict: The state.
+            strict: Whether to raise an error if the dataset differs from the saved one.
+                If False, differences are logged as warnings.
+            on_mismatch: "error", or "remap" to resume in an edited mix: each source
+                that is still in the mix keeps its position, new sources begin, and the
+                weights are those of the mix. Steps and schedules continue. `remapped`
+                is then a report of the changes. Batches and mixes may differ, but
+                datasets below packing, a filter or stages, and reordered sources,
+                cannot be remapped.
+
+        Raises:
+            StateMismatchError: If the state was saved with another dataset. The message
+                names the differences, and the loader is unchanged.
+            StateError: If the state cannot be used. Ranks that load different states
+                raise it when they begin to read.
         """
         original = self._run.original
         cursor, report = resumed(
@@ -439,10 +448,12 @@ class Loader(Generic[T]):
 
     @property
     def step(self) -> int:
-        """The number of the next step, from 0 on: the items delivered to all ranks by
-        the number of ranks there are now, rounded up. So it counts this run's steps
-        where ranks stay as many, and padding does not count. Of a stream whose length
-        only reading tells, the steps of the epoch.
+        """The number of the next step, from 0.
+
+        This is the number of items delivered to all ranks, divided by the current
+        number of ranks and rounded up. It counts the steps of the run if the number of
+        ranks is constant. Padding does not count. For a stream of unknown length, it
+        counts the steps of the epoch.
         """
         return self._step_after(self.position)
 
@@ -453,42 +464,46 @@ class Loader(Generic[T]):
         *,
         blend: str | None = None,
     ) -> None:
-        """Other weights of a blend from a step on; every step before has the items it
-        had.
+        """Change the weights of a blend from a step on.
 
-        `weights` are given for all that the blend is over, by its `names`; where these
-        are paths, "texts/code" say, also for "texts" as a whole, in which shares stay.
-        `at_step` counts as `step` does; None is the next step, whatever has been read
-        ahead. Where the dataset has several blends, and the names are not those of just
-        one, `blend` says which: by what the blends above it call it, "texts" or
-        "texts/code"; the outermost is "".
+        All ranks call this after the same number of steps, with the same arguments.
+        Earlier steps are unchanged, whatever was read ahead. The change is logged,
+        saved in the state by names, and applied again when the state is loaded. In an
+        indexed dataset it takes effect with the first sample of the step. Below packing
+        or a filter the slot of the blend is unknown: the change takes effect at the
+        first slot that no lane has needed, which is logged. A second change at the same
+        position replaces the first.
 
-        All ranks call it after the same number of steps and say the same. The change is
-        logged, kept in the state by names, and made anew where that is loaded, on any
-        ranks and workers. In an indexed dataset it acts with the first sample of the
-        step. Below what finds its items by reading (packing, a filter), the step does
-        not say which slot of the blend comes next: there it acts from the first slot on
-        that no lane needed for what was delivered, which the log shows. A second change
-        at the same place takes the place of the first.
+        Args:
+            weights: The weight of each input of the blend, by its `names`. If these are
+                paths, such as "texts/code", a weight of "texts" applies to all of them
+                and keeps the shares between them.
+            at_step: The first step with the new weights, counted as `step`. None is the
+                next step.
+            blend: The name of the blend in the blends above it, such as "texts" or
+                "texts/code"; "" is the outermost one. By default the only blend with
+                these names.
 
-        Raises `WeightError` for weights that are none, or do not name what the blend is
-        over; `ConfigError` for a blend that is not there or ends, for a step that has
-        been delivered or that no state can count, and for more changes than a state can
-        hold; `LoaderError` naming the ranks that say something else, and where not all
-        of them call it within the loader's `timeout`.
+        Raises:
+            WeightError: If weights are invalid, or do not name the inputs of the blend.
+            ConfigError: If there is no such blend, if the blend ends, if the step was
+                delivered or is too large, or if there are too many changes for a state.
+            LoaderError: If ranks request different changes, or a rank does not call
+                this within the `timeout` of the loader.
 
-        >>> from energize import BlendDataset, ListSource, get_loader
-        >>> web, code = ListSource("w", name="web"), ListSource("c", name="code")
-        >>> loader = get_loader(BlendDataset((web, 1), (code, 1)))
-        >>> items = []
-        >>> for item in loader:
-        ...     items.append(item)
-        ...     if len(items) == 100:
-        ...         loader.set_weights({"web": 3, "code": 1})
-        ...     if len(items) == 200:
-        ...         break
-        >>> items[:100].count("w"), items[100:].count("w")
-        (50, 75)
+        Example:
+            >>> from energize import BlendDataset, ListSource, get_loader
+            >>> web, code = ListSource("w", name="web"), ListSource("c", name="code")
+            >>> loader = get_loader(BlendDataset((web, 1), (code, 1)))
+            >>> items = []
+            >>> for item in loader:
+            ...     items.append(item)
+            ...     if len(items) == 100:
+            ...         loader.set_weights({"web": 3, "code": 1})
+            ...     if len(items) == 200:
+            ...         break
+            >>> items[:100].count("w"), items[100:].count("w")
+            (50, 75)
         """
         self._change_weights(weights, at_step, blend)
 
@@ -506,24 +521,32 @@ class Loader(Generic[T]):
     def follow(
         self, policy: MixingPolicy, *, every: int = 100, blend: str | None = None
     ) -> Follower:
-        """Have the weights of a blend follow the loss: `Follower.observe` is told the
-        losses of every step, and every `every` steps the `policy` is asked for weights,
-        which act from the next step on. See `energize.mixing` for policies.
+        """Create a follower, which adapts the weights of a blend to the loss.
 
-        `blend` says which blend, as in `set_weights`; by default the outermost one.
-        Raises `ConfigError` for what is no policy, and where there is no such blend.
+        Call `Follower.observe` with the losses of every step. Every `every` steps the
+        policy returns weights, which take effect at the next step.
 
-        >>> from energize import BlendDataset, ListSource, get_loader
-        >>> from energize.mixing import ExcessLoss
-        >>> web, code = ListSource("w", name="web"), ListSource("c", name="code")
-        >>> loader = get_loader(BlendDataset((web, 1), (code, 1)))
-        >>> policy = ExcessLoss({"web": 1.0, "code": 1.0}, temperature=0.5)
-        >>> follower = loader.follow(policy, every=10)
-        >>> for step, item in zip(range(10), loader):
-        ...     loss = 2.0 if item == "w" else 1.5  # of this sample
-        ...     weights = follower.observe([loss])
-        >>> weights
-        {'web': 0.73..., 'code': 0.26...}
+        Args:
+            policy: The policy, see `energize.mixing`.
+            every: Number of steps between two calls of the policy.
+            blend: The name of the blend, as in `set_weights`. By default the outermost
+                one.
+
+        Raises:
+            ConfigError: If the policy is invalid, or there is no such blend.
+
+        Example:
+            >>> from energize import BlendDataset, ListSource, get_loader
+            >>> from energize.mixing import ExcessLoss
+            >>> web, code = ListSource("w", name="web"), ListSource("c", name="code")
+            >>> loader = get_loader(BlendDataset((web, 1), (code, 1)))
+            >>> policy = ExcessLoss({"web": 1.0, "code": 1.0}, temperature=0.5)
+            >>> follower = loader.follow(policy, every=10)
+            >>> for step, item in zip(range(10), loader):
+            ...     loss = 2.0 if item == "w" else 1.5  # of this sample
+            ...     weights = follower.observe([loss])
+            >>> weights
+            {'web': 0.73..., 'code': 0.26...}
         """
         return Follower(
             self,
@@ -537,11 +560,15 @@ class Loader(Generic[T]):
     def watch_weights(
         self, file: str | os.PathLike[str] | WeightsFile, every: int = 50
     ) -> None:
-        """Take over the weights that an operator writes into a file, see `WeightsFile`;
-        the first rank looks at it every `every` steps.
+        """Apply weights that an operator writes to a file during the run.
 
-        Raises `ConfigError` with uneven='allow': ranks that make different numbers of
-        steps cannot look at the same ones.
+        Args:
+            file: The path, or a `WeightsFile`.
+            every: Number of steps between two reads, by the first rank.
+
+        Raises:
+            ConfigError: With uneven="allow", where ranks make different numbers of
+                steps.
         """
         if self._settings.delivery.uneven == "allow":
             raise ConfigError(
@@ -554,36 +581,42 @@ class Loader(Generic[T]):
 
     @property
     def last_sources(self) -> list[str]:
-        """The names of the sources of the samples of the last delivered item, one for
-        each sample in their order; none of padding, and before the first item.
+        """The names of the sources of the last item, one for each sample in order.
 
-        Names are those of the report: what the blends above call a part, such as
-        "web/news".
+        They are the names in the report, such as "web/news". Empty for padding, and
+        before the first item.
         """
         return self._opened_book().last()
 
     def record_losses(self, losses: Any, step: int | None = None) -> None:
-        """Say which losses the last delivered item had: `report` then has the mean of
-        each source, and the samples that stand out; with `get_loader(losses=FILE)` each
-        step is written down, for `energize blame`.
+        """Record the losses of the last delivered item.
 
-        `losses`: one for each sample of the item, in order, as a tensor, an array or a
-        list; or a dict by source, by the names of `last_sources`, where each of its
-        samples counts with it. `step`: the trainer's own number of the step; by default
-        that of the loader, from 0 on. A loss that is NaN or infinite is counted apart,
-        and the first ones are named in the log with their samples. Of padding nothing
-        is recorded. A tensor on a GPU is waited for.
+        `report` then shows the mean loss of each source, and outliers. With
+        `get_loader(losses=FILE)` each step is also appended to the file, for `energize
+        blame`. Losses that are NaN or infinite are counted separately, and the first
+        ones are logged with their samples. Nothing is recorded for padding. A tensor on
+        a GPU is synchronised.
 
-        Raises `ConfigError` for another number of losses than the item has samples, and
-        for names that no source has; `LoaderError` before the first item, and where the
-        file cannot be written.
+        Args:
+            losses: One loss for each sample of the item, in order: a tensor of shape
+                (samples,), an array or a list. Or a dict by the names of
+                `last_sources`, whose losses apply to each sample of the source.
+            step: The number of the step. By default the step of the loader, from 0.
 
-        >>> from energize import BatchDataset, ListSource, get_loader
-        >>> loader = get_loader(BatchDataset(ListSource(range(4), name="web"), 2, list))
-        >>> for batch in loader:
-        ...     loader.record_losses([0.5 * number for number in batch])
-        >>> loader.report()["web"].losses.mean
-        0.75
+        Raises:
+            ConfigError: If the number of losses differs from the number of samples, or
+                a name is not a source.
+            LoaderError: Before the first item, or if the file cannot be written.
+
+        Example:
+            >>> from energize import BatchDataset, ListSource, get_loader
+            >>> loader = get_loader(
+            ...     BatchDataset(ListSource(range(4), name="web"), 2, list)
+            ... )
+            >>> for batch in loader:
+            ...     loader.record_losses([0.5 * number for number in batch])
+            >>> loader.report()["web"].loss
+            0.75
         """
         book = self._opened_book()
         ranks = self._ranks_now()
@@ -624,36 +657,37 @@ class Loader(Generic[T]):
         return dataset_html(self.dataset, heading, source_names(self.dataset))
 
     def report(self, *, all_ranks: bool = False) -> Report:
-        """Return what was asked for, planned and delivered of each part of the mix, by
-        name.
+        """Return the requested, planned and delivered share of each part of the mix.
 
-        `print(loader.report())` prints the table, a notebook shows it, and
-        `report().to_dict()` is for a log. The report counts the items of this rank;
-        with `all_ranks`, which all ranks have to call at the same step, the items of
-        all ranks together. A resumed run over an indexed dataset reports all of it:
-        what came before is known by its order; a stream what was delivered since.
-        `load_state_dict` and `rewind` begin anew.
+        `print(loader.report())` prints a table, notebooks show it, and
+        `report().to_dict()` is plain data. After a resume, the report of an indexed
+        dataset covers the whole run, which is reconstructed from its order; the report
+        of a stream covers the time since then. `load_state_dict` and `rewind` reset it.
 
-        A difference from the requested shares that the order does not allow is a
-        warning in the report, with its reason. Each reason is logged once. The first
-        rank also checks without a report, each time the number of delivered items has
-        doubled. Raises
-        `ConfigError` for a loader that was made with `ledger=False`, and for ranks that
-        have no process group to sum over; `LoaderError` when not all ranks call it
-        within the `timeout` of the loader.
+        If shares differ from the requested ones by more than the order allows, the
+        report has a warning with the reason. Each reason is logged once. The first rank
+        also checks without a report, whenever the number of delivered items has
+        doubled.
 
-        >>> from energize import BlendDataset, ListSource, get_loader
-        >>> parts = {"web": ListSource(range(90)), "code": ListSource(range(9))}
-        >>> loader = get_loader(BlendDataset(parts, weights={"web": 3, "code": 1}))
-        >>> for step, sample in zip(range(40), loader):
-        ...     pass
-        >>> report = loader.report()
-        >>> (
-        ...     report["web"].shares.requested,
-        ...     report["web"].shares.delivered,
-        ...     round(report["code"].epochs, 2),
-        ... )
-        (0.75, 0.75, 1.11)
+        Args:
+            all_ranks: Whether to sum over all ranks. All ranks then have to call this
+                at the same step. By default only this rank is counted.
+
+        Raises:
+            ConfigError: If the loader was created with `ledger=False`, or the ranks
+                have no process group.
+            LoaderError: If a rank does not call this within the `timeout` of the
+                loader.
+
+        Example:
+            >>> from energize import BlendDataset, ListSource, get_loader
+            >>> parts = {"web": ListSource(range(90)), "code": ListSource(range(9))}
+            >>> loader = get_loader(BlendDataset(parts, weights={"web": 3, "code": 1}))
+            >>> for step, sample in zip(range(40), loader):
+            ...     pass
+            >>> report = loader.report()
+            >>> report["web"].asked, report["web"].delivered
+            (0.75, 0.75)
         """
         book = self._opened_book()
         ranks = self._ranks or self.worker_config.ranks()
@@ -697,7 +731,7 @@ class Loader(Generic[T]):
                 _log.warning("ledger: %s", warning)
 
     def rewind(self) -> None:
-        """Start at the first item of the first epoch at the next `iter()`."""
+        """Return to the first item of the first epoch at the next `iter()`."""
         self._move_to(None)
         self._forget_unconfirmed()
 
@@ -756,9 +790,10 @@ class Loader(Generic[T]):
             self._unconfirmed.clear()
 
     def close(self) -> None:
-        """End the worker processes. The position stays; a later `iter()` starts new
-        ones. An item that another thread waits for does not come any more, but for one
-        that it reads itself.
+        """End the worker processes. The position stays, and a later `iter()` starts new
+        workers.
+
+        Another thread that waits for an item gets a `LoaderError`.
         """
         if self._pool is not None:
             self._pool.close()
@@ -793,9 +828,7 @@ class Loader(Generic[T]):
         self.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        """A copy in another process goes on from the same place, with workers of its
-        own.
-        """
+        """Return the state of a copy in another process, at the same position."""
         budget = self._settings.failures.budget
         state = {
             **self.__dict__,
@@ -816,14 +849,15 @@ class Loader(Generic[T]):
         return super().__reduce_ex__(protocol)
 
     def _place(self) -> RunPosition:
-        """Return the position of this rank that states have."""
+        """Return the position that states of this rank have."""
         return self._unconfirmed[0] if self._unconfirmed else self.position
 
     @property
     def position(self) -> RunPosition:
-        """The position of the next item on this rank, whatever is confirmed.
+        """The position of the next item on this rank, whether or not items are
+        confirmed.
 
-        Of a stream it has the states of the lanes that this rank reads.
+        For a stream it has the states of the lanes that this rank reads.
         """
         if self._feed is not None:
             return self._feed.state()
@@ -834,7 +868,7 @@ class Loader(Generic[T]):
         return running or self.worker_config.ranks()
 
     def _agreement(self, ranks: Ranks | None = None) -> Agreement | None:
-        """With the other ranks, where there are any and they can talk."""
+        """Return the agreement with other ranks; None if they cannot communicate."""
         ranks = ranks or self._ranks_now()
         if (
             ranks.group is None
@@ -845,7 +879,7 @@ class Loader(Generic[T]):
         return Agreement(ranks, self._settings.workers.timeout)
 
     def _open(self, ranks: Ranks) -> Feed[T]:
-        """Begin to read where this rank stands."""
+        """Open a feed at the position of this rank."""
         settings = self._settings
         agreement = self._agreement(ranks)
         position = self.position
@@ -869,9 +903,7 @@ class Loader(Generic[T]):
         )
 
     def _workers(self) -> tuple[WorkerPool, ReadAhead]:
-        """Return the workers, started if there are none, and how much to ask of
-        them.
-        """
+        """Return the workers, started if needed, and how far they read ahead."""
         settings = self._settings
         many = self.worker_config.num_workers
         if self._pool is None or self._pool.closed:
@@ -929,10 +961,10 @@ class Loader(Generic[T]):
                 yield item if pin is None else pin(item)
 
     def _note_delivered(self, feed: Feed[T], position: RunPosition | None) -> None:
-        """Take over what a feed knows of the item that it delivered.
+        """Record the delivery of an item.
 
         Args:
-            feed: The feed.
+            feed: The feed of the item.
             position: The position before the item, if it has to be confirmed.
         """
         if self._unconfirmed is None or position is None:
@@ -967,9 +999,7 @@ class Loader(Generic[T]):
         )
 
     def _current(self, token: object) -> Feed[T]:
-        """Return what the next item of an iterator comes from, after what is due before
-        it.
-        """
+        """Return the feed of the next item, after changes that are due before it."""
         if token is self._iterator:
             if self._watched is not None:
                 self._watched.look(
@@ -989,7 +1019,7 @@ class Loader(Generic[T]):
         return feed
 
     def _count(self, feed: Feed[T], item: T, requested_at: float) -> None:
-        """Note an item in the ledger, and how long it was waited for."""
+        """Record an item in the ledger, and the time that it was waited for."""
         time_now = time.perf_counter()
         previous_at = self._delivered_at
         waited = time_now - requested_at
@@ -1020,7 +1050,7 @@ class Loader(Generic[T]):
             watch.end()
 
     def _let_go(self) -> None:
-        """Keep the position of the running iteration, if there is one, and end it."""
+        """End the running iteration, and keep its position."""
         with self._iterator or nullcontext():
             keyed = self._keyed
             self._keyed = None
@@ -1034,7 +1064,7 @@ class Loader(Generic[T]):
             self._marks = UNMARKED
 
     def _step_after(self, position: RunPosition) -> int:
-        """Return the number of the step after a place."""
+        """Return the number of the step after a position."""
         return -(-self._run.items_at(position) // self._ranks_now().world_size)
 
     def _live(self) -> LiveRun:
@@ -1042,9 +1072,9 @@ class Loader(Generic[T]):
         return LiveRun(self._run, self.position, self._ranks_now(), self._agreement())
 
     def _take_over(self, run: Run[T]) -> None:
-        """Have an edited run from the next item on.
+        """Use an edited run from the next item on.
 
-        Items of another dataset that were read ahead are read anew.
+        If its dataset differs, items that were read ahead are read again.
         """
         previous = self.dataset
         self._run = run
@@ -1054,9 +1084,7 @@ class Loader(Generic[T]):
         )
 
     def _read_anew(self, *, first: bool = False) -> None:
-        """Go on where the last item was given, in the dataset as it was edited, or at
-        the first.
-        """
+        """Reopen the feed after the last item, or at the first item."""
         token = self._iterator
         self._let_go()
         if first:
@@ -1065,9 +1093,7 @@ class Loader(Generic[T]):
         self._iterator = token
 
     def _move_to(self, position: RunPosition | None) -> None:
-        """Go on at another place, the first if it is None, where the ledger begins
-        anew.
-        """
+        """Move to a position, None for the first, and reset the ledger."""
         self._let_go()
         self._resume = position
         self._made.clear()
@@ -1075,7 +1101,7 @@ class Loader(Generic[T]):
 
     @cached_property
     def _book(self) -> Book | None:
-        """The ledger, of what was delivered since the loader went to its place."""
+        """The ledger of the items since the last move; None if turned off."""
         ledger = self._settings.ledger
         return (
             None
@@ -1100,7 +1126,7 @@ def _gather_outliers(
 
 
 def _pin_function(pin_memory: bool | None) -> Callable[[Any], Any] | None:
-    """Return what copies items to page-locked memory; None if nothing does."""
+    """Return a function that copies items to page-locked memory, or None."""
     if pin_memory is False or not torch.cuda.is_available():
         return None
     function: Callable[[Any], Any] = import_module(_PINNING).pin_memory
@@ -1108,7 +1134,7 @@ def _pin_function(pin_memory: bool | None) -> Callable[[Any], Any] | None:
 
 
 class _Delivery(Iterator[T]):
-    """Gives items to any number of threads, one after another."""
+    """Delivers items to any number of threads, one at a time."""
 
     def __init__(self, items: Iterator[T], lock: Any) -> None:
         self._items = items
@@ -1132,12 +1158,21 @@ class _Delivery(Iterator[T]):
 
 
 class SavableDataLoader(Loader[T]):
-    """What `get_loader` makes, by the name that loaders have in Megatron-Energon, and
-    with its other names; it takes the same arguments.
+    """The loader that `get_loader` creates, with the name and methods of
+    Megatron-Energon.
 
-    >>> from energize.data.memory import ListSource
-    >>> list(SavableDataLoader(ListSource("abc"), uneven="drop"))
-    ['a', 'b', 'c']
+    Args:
+        dataset: The dataset to read.
+        worker_config: As for `get_loader`.
+        num_workers: As for `get_loader`.
+        on_error: As for `get_loader`.
+        failures: As for `get_loader`.
+        **options: The other arguments of `get_loader`.
+
+    Example:
+        >>> from energize.data.memory import ListSource
+        >>> list(SavableDataLoader(ListSource("abc"), uneven="drop"))
+        ['a', 'b', 'c']
     """
 
     order_name = "SavableDataLoader"
@@ -1177,25 +1212,24 @@ class SavableDataLoader(Loader[T]):
         open_loaders.add(self)
 
     def can_restore_sample(self) -> bool:
-        """Return True: every delivered item can be restored, of any dataset."""
+        """Return True: items of any dataset can be restored."""
         return True
 
     def config(self) -> dict[str, Any]:
-        """Return the dataset's description as a JSON-able tree,
-        `dataset.describe()`.
-        """
+        """Return the description of the dataset, `dataset.describe()`."""
         return self.dataset.describe()
 
     save_state_rank = Loader.state_dict
     restore_state_rank = Loader.load_state_dict
 
     def save_state_global(self, global_dst_rank: int) -> State | None:
-        """Return the state on the rank of this number, None on all others; all ranks
-        call it at the same step. The number is that of torch.distributed, in the world
-        and not in a group.
+        """Return the state on one rank, and None on all others.
 
-        There is one state for all ranks: `restore_state_global` takes it on any number
-        of them.
+        All ranks call this at the same step. The state is valid for any number of
+        ranks.
+
+        Args:
+            global_dst_rank: The global rank in torch.distributed.
         """
         state = self.state_dict()
         number = self._number_in_world(self.worker_config.ranks())
@@ -1208,12 +1242,18 @@ class SavableDataLoader(Loader[T]):
         src_rank: int | None = None,
         on_mismatch: str = "error",
     ) -> None:
-        """Go on from a global state at the next `iter()`, on all ranks.
+        """Resume all ranks from a global state at the next `iter()`.
 
-        With `src_rank`, a number as in `save_state_global`, that rank alone has the
-        state and tells the others, whose `state` is not looked at. Else each rank has
-        it. `on_mismatch` is that of `load_state_dict`. Raises as that does, on all
-        ranks; `StateError` where there is no state.
+        Args:
+            state: The state. With `src_rank`, it is used on that rank only.
+            src_rank: The global rank in torch.distributed that sends the state to the
+                others. By default each rank has the state.
+            on_mismatch: As for `load_state_dict`.
+
+        Raises:
+            StateError: On all ranks, if there is no state, or as `load_state_dict`
+                raises.
+            ConfigError: If `src_rank` cannot communicate with this rank.
         """
         if src_rank is not None:
             ranks = self.worker_config.ranks()
@@ -1242,10 +1282,10 @@ class SavableDataLoader(Loader[T]):
 
 
 BasicDataLoader = SavableDataLoader
-"""A loader whose state is not asked for."""
+"""A loader for loops that save no state."""
 
 SavableDataLoaderState = dict
-"""A state is plain data: `torch.load(path)` reads it, and JSON can keep it."""
+"""States are plain data: `torch.load(path)` reads them, and JSON can store them."""
 
 _OPTIONS = OPTIONS - {"standalone", "failures"}
 

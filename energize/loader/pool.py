@@ -1,12 +1,10 @@
-"""Worker processes: what their trainer asks of them, what became of them, and what they
-do.
+"""The trainer's side of worker processes.
 
-A worker that dies, or gives no whole reply for `timeout` seconds while one is waited
-for, is replaced, and what it owes is asked of the new one: lanes are read alike by any
-worker. A worker reads the lanes that it is asked for, until it is told to stop. It ends
-with its trainer, whatever it is busy with: the trainer has one end of a pipe, the
-worker the other, and when the trainer's is closed, which its death does too, the kernel
-kills the worker (`on_leash`).
+A worker that dies, or sends no reply within `timeout` seconds of a request, is
+replaced, and its open requests are sent to the new worker. Any worker can read any
+lane. A worker ends with its trainer: the trainer holds one end of a pipe, the worker
+the other, and the kernel kills the worker when the trainer's end is closed
+(`on_leash`).
 """
 
 from __future__ import annotations
@@ -47,28 +45,26 @@ from energize.loader.watchdog import ctrl_c_later, is_late
 from energize.loader.worker import STACKS, Task, on_leash, serve
 
 _MOST_ENDS = 3
-"""How many workers may end in one place without an answer before it is given up."""
+"""Number of workers that may end in a row, for one number, without a reply."""
 
 _SECONDS_TO_TELL = 1.0
-"""How long a worker may take from closing its channel to its exit code."""
+"""Seconds between a closed channel and the exit code of the worker."""
 
 _SECONDS_TO_STOP = 0.5
-"""How long workers that are told to stop may take, all together; after Ctrl-C somebody
-waits."""
+"""Seconds that all workers together may take to stop, before they are killed."""
 
 _SECONDS_TO_DIE = 5.0
-"""How long a worker may take to be gone once it is killed: longer than the kernel needs
-to give back gigabytes. One that waits in the kernel, for a disk that is gone, may never
-be."""
+"""Seconds that a killed worker may take to end. The kernel needs time to free
+gigabytes. A worker that waits in the kernel, for a lost disk, may never end."""
 
 _LOOK_AROUND = 1.0
-"""Seconds after which a wait looks whether workers still run."""
+"""Seconds between two checks during a wait whether workers still run."""
 
 _STACKS_SECONDS = 1.0
 _STACKS_LOOK = 0.02
 _STACKS_MOST = 20_000
-"""How long stacks are waited for, how often they are looked for, and how many
-characters shown."""
+"""Limits of stacks of a worker: seconds to wait for them, seconds between two checks,
+and characters to show."""
 
 _CAUSES = {
     signal.SIGKILL: "Most often the kernel does that when memory runs out (see dmesg): "
@@ -136,16 +132,16 @@ class Member:
 
     @property
     def name(self) -> str:
-        """For messages."""
+        """The name in messages."""
         return f"{self.process.name} (pid {self.process.pid})"
 
     def post(self, message: Any) -> None:
-        """Send a message, which may wait; one to a worker that has died is dropped."""
+        """Send a message. A message to a dead worker is dropped."""
         with suppress(OSError):  # which is seen where replies are received
             self.channel.post(pickle.dumps(message))
 
     def busy_with(self) -> str:
-        """Return the stacks of its threads, or why there are none."""
+        """Return the stacks of the worker's threads, or why there are none."""
         file = self.stacks
         if file is None:
             return (
@@ -170,7 +166,7 @@ class Member:
         return os.pread(file, _STACKS_MOST, start).decode(errors="replace").rstrip()
 
     def see_off(self) -> None:
-        """End it, whatever state it is in, and let go of all that was held for it."""
+        """Kill the worker, and release its resources."""
         self.process.kill()
         self.process.join(_SECONDS_TO_DIE)
         self.leash.close()
@@ -182,22 +178,34 @@ class Member:
 
 
 class Requester(Protocol):
-    """Asks workers for items, and takes their replies."""
+    """Requests items of workers, and receives their replies."""
 
     def note(self, reply: Reply) -> None:
-        """Take in a reply."""
+        """Receive a reply."""
 
     def note_failures(self, reply: Reply) -> None:
-        """Count the failures of a reply whose items are no longer wanted."""
+        """Count the failures of a reply whose items are not needed any more."""
 
     def owed_by(self, worker: int) -> list[Read]:
-        """Return what a worker was asked for and has not given."""
+        """Return the requests to a worker without a reply."""
 
 
 class WorkerPool:
-    """So many processes, `workers`, that read for `lanes`. `replaced` counts those
-    whose place others took. What a worker is busy with is told when the `patience`
-    ends.
+    """Worker processes that read for a requester.
+
+    Args:
+        task: The task of each worker.
+        count: Number of workers.
+        start_method: "fork", "spawn" or "forkserver".
+        timeout: Seconds to wait for a reply, before a worker is replaced. None waits
+            forever.
+        warn_after: Seconds to wait for a reply, before the stacks of a worker are
+            logged. None for no warning.
+
+    Attributes:
+        workers: Number of workers.
+        replaced: Number of workers that were replaced.
+        lanes: Returns the requester, if there is one.
     """
 
     def __init__(
@@ -232,27 +240,26 @@ class WorkerPool:
 
     @property
     def closed(self) -> bool:
-        """Whether this process has no worker of the pool: they are gone, or those of
-        its parent.
-        """
+        """Whether this process has no worker of the pool."""
         return self._closing or os.getpid() != self._owner
 
     def ask(self, worker: int, request: Read) -> None:
-        """Ask a worker for items of a lane."""
+        """Request items of a lane from a worker."""
         with self._closed_on_error():
             self.members[worker].post(request)
 
     def look(self) -> None:
-        """Take in what replies have come, without waiting for any."""
+        """Receive replies that have arrived, without waiting."""
         with self._closed_on_error():
             self._exchange(0.0)
 
     def wait(self) -> None:
-        """Take in what replies have come, or come next; replace workers that are silent
-        too long.
+        """Receive replies, or wait for the next one, and replace workers that do not
+        answer.
 
-        Raise `WorkerDiedError` when a request has ended several workers, and
-        `LoaderError` when several gave no answer to it.
+        Raises:
+            WorkerDiedError: If several workers have ended at the same request.
+            LoaderError: If several workers did not answer the same request.
         """
         with self._closed_on_error():
             began = time.monotonic()
@@ -262,9 +269,10 @@ class WorkerPool:
             self._note_silence(heard, min(time.monotonic() - began, self._look_around))
 
     def close(self) -> None:
-        """End the worker processes; those that do not stop in half a second are killed.
-        It happens at the latest when nobody has the pool any more, or when the trainer
-        ends. Another thread that waits for items is told so.
+        """End the workers, and kill those that do not stop within half a second.
+
+        This also happens when the pool is garbage, and when the trainer ends. Another
+        thread that waits for items gets a `LoaderError`.
         """
         forked = os.getpid() != self._owner
         self._closing = True
@@ -274,9 +282,7 @@ class WorkerPool:
 
     @contextmanager
     def _closed_on_error(self) -> Iterator[None]:
-        """Whatever breaks, Ctrl-C included, leaves no worker behind; `LoaderError`
-        where there is none any more.
-        """
+        """Close the pool at any error, or raise `LoaderError` if it is closed."""
         if not self.closed:
             with self._turn:
                 try:
@@ -293,9 +299,9 @@ class WorkerPool:
         )
 
     def _exchange(self, seconds: float) -> set[int]:
-        """Send what waits and take what has come, or else comes within `seconds`; the
-        numbers of the workers that a whole reply came from: what trickles is as good as
-        nothing.
+        """Send pending messages and receive replies, for at most `seconds`.
+
+        Returns the numbers of the workers that sent a complete reply.
         """
         poll = select.poll()
         by_descriptor = {member.channel.fileno(): member for member in self.members}
@@ -312,9 +318,7 @@ class WorkerPool:
         return {member.number for member in ready if self._receive_from(member)}
 
     def _receive_from(self, member: Member) -> bool:
-        """Take in what has come of a worker; whether that was a whole reply at
-        least.
-        """
+        """Receive data of a worker; return whether a reply is complete."""
         whole = False
         why = None
         try:
@@ -344,7 +348,7 @@ class WorkerPool:
         return whole
 
     def _note(self, member: Member, message: Message) -> bool:
-        """Take in a message; whether it was a reply."""
+        """Process a message; return whether it is a reply."""
         if message.descriptor is not None:
             if member.stacks is None:
                 member.stacks = message.descriptor
@@ -366,7 +370,7 @@ class WorkerPool:
         return True
 
     def _rebuilt(self, member: Member, message: Message) -> Reply:
-        """Return the reply in a message."""
+        """Unpickle the reply in a message."""
         reply: Reply
         try:
             reply, size = member.regions.loads(message.data)
@@ -386,14 +390,12 @@ class WorkerPool:
         return [] if lanes is None else lanes.owed_by(member.number)
 
     def _work(self, member: Member) -> str:
-        """Return what it is asked for, for messages."""
+        """Describe the current request of a worker, for messages."""
         owed = self._owed(member)
         return f" while it had {owed[0]} to answer" if owed else ""
 
     def _note_silence(self, heard: set[int], waited: float) -> None:
-        """Count how long workers with something to answer were silent; replace those
-        too long.
-        """
+        """Count the seconds without a reply, and replace workers above the limit."""
         for member in list(self.members):
             if member.number in heard or not self._owed(member):
                 continue
@@ -412,7 +414,7 @@ class WorkerPool:
                 )
 
     def _warn_if_late(self, member: Member) -> None:
-        """Say it, each time after twice as long, or raise an error."""
+        """Log the stacks of a worker that is late, each time after twice as long."""
         if not is_late(
             member.silence.seconds, self._warn_after, member.silence.warnings
         ):
@@ -424,8 +426,11 @@ class WorkerPool:
         _log.warning("%s. It is busy with:\n%s", text, stacks)
 
     def _replace(self, member: Member, why: tuple[str, str] | None) -> None:
-        """Another worker in place of one that has ended by itself, or is killed for
-        what `why` says.
+        """Start a worker in place of one that has ended.
+
+        Args:
+            member: The worker.
+            why: How it ended and the likely cause; None if it ended by itself.
         """
         if self.closed:  # by a handler of a signal
             return
@@ -495,9 +500,7 @@ class WorkerPool:
 
     @cached_property
     def _stored(self) -> BinaryIO:
-        """The task for processes that start from nothing; pickled once for all of
-        them.
-        """
+        """The pickled task for spawned processes; one copy for all of them."""
         try:
             return stored(self._task)
         except OSError:
@@ -513,7 +516,7 @@ class WorkerPool:
 
 
 def _how_it_ended(process: BaseProcess) -> tuple[str, str]:
-    """Return how a worker ended by itself, and what the cause may be."""
+    """Return how a worker ended by itself, and the likely cause."""
     code = process.exitcode
     if code is None:
         return "closed its channel and runs on", (
@@ -532,9 +535,7 @@ def _how_it_ended(process: BaseProcess) -> tuple[str, str]:
 
 
 def _end_all(members: list[Member], owner: int) -> None:
-    """End workers, and kill those that do not stop in time; all of them when Ctrl-C
-    cannot wait.
-    """
+    """Stop workers, and kill those that do not stop in time."""
     ending = members.copy()
     members.clear()
     if os.getpid() != owner:
@@ -556,7 +557,7 @@ _pools: weakref.WeakSet[WorkerPool] = weakref.WeakSet()
 
 
 def _end_at_exit() -> None:
-    """End all pools together, so that it takes no longer than for one."""
+    """End all pools together, in the time of one."""
     members = [member for pool in _pools if not pool.closed for member in pool.members]
     _end_all(members, os.getpid())
     for pool in list(_pools):

@@ -1,4 +1,4 @@
-"""Where a run is: in an indexed dataset, or in the lanes of a stream."""
+"""Positions of runs: in an indexed dataset, or in the lanes of a stream."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MOSTLY_ZERO = ("offset", "begun")
 """Fields that are saved only if they are not 0."""
 
 MOST_LANES = 2**16
-"""Ranks times workers of no run come near it, but a damaged state may."""
+"""Upper limit of the number of lanes. A damaged state may have more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,14 +45,14 @@ class StreamPosition:
 
     Attributes:
         lanes: Number of lanes of the stream.
-        epoch: Number of epochs before this one.
-        position: Number of items of the epoch whose turn is over, of all ranks.
+        epoch: Number of completed epochs.
+        position: Number of items of the epoch before the position, of all ranks.
         step: The step in the loop, if loops count steps.
-        cursors: The states of the lanes that this rank reads at least. A lane without
-            a state is before its first item.
-        offset: The position in an epoch where loops begin and end. It is not 0 after
-            a loop that was left early.
-        begun: Number of items of all ranks in a global batch that is not full yet.
+        cursors: The states of lanes, at least of those that this rank reads. A lane
+            without a state is before its first item.
+        offset: The position in an epoch where loops begin and end. It is not 0 after a
+            loop that was left early.
+        begun: Number of items of all ranks in an incomplete global batch.
     """
 
     lanes: int
@@ -134,8 +134,9 @@ RunPosition = State | StreamPosition
 
 
 def items_of(dataset: Dataset[Any], position: State | StreamPosition) -> int | None:
-    """Return how many items all ranks were given up to a place; None of a stream whose
-    epochs have ended somewhere.
+    """Return the number of items of all ranks before a position.
+
+    None for a stream of unknown length after its first epoch.
     """
     if not isinstance(position, StreamPosition):
         return counter_field(position, "position")

@@ -301,7 +301,7 @@ class WorkerRequests:
         self.note_failures(reply)
 
     def note_failures(self, reply: Reply) -> None:
-        """Count the failures of a reply, also of one whose items are not used."""
+        """Count the failures of a reply, even if its items are not used."""
         self._failures.add_all(reply.notes.failures, reply.notes.left_out)
         for line in reply.notes.lines:
             log_once(*line)
