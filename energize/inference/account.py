@@ -45,7 +45,7 @@ def account_of(
     assignment = top.splits
     if not assignment.parts:
         assignment = SplitAssignment(dict.fromkeys(counts, ()))
-    part = assignment.meant(split_part)
+    part = assignment.find_part(split_part)
     splits: dict[str, int | None] = dict.fromkeys(counts)
     is_crude = kind is CrudeSample
     return DataSpec(
@@ -217,4 +217,4 @@ def _roles_of_columns(field_map: Mapping[str, str]) -> dict[str, str]:
 
 
 def _why_unused(column: ColumnProfile) -> str:
-    return "not recognised" if column.tells else ""
+    return "not recognised" if column.has_content else ""

@@ -15,7 +15,7 @@ from energize.errors import DatasetError
 from energize.inference.columns import ColumnProfile, NameLook, columns_of
 from energize.inference.scene import Scene, listed, sample_of
 
-TOLD = 9
+STATED = 9
 """The strength of a format that the user names."""
 
 CERTAIN = 6
@@ -129,7 +129,7 @@ def reading_of(
     keyed = counting(
         _keyed(rows, column, repeated), f"{scene.root}: samples", len(rows)
     )
-    made = MemoryRows(keyed)
+    table = MemoryRows(keyed)
     notes = [*notes]
     if repeated:
         count = counted(len(repeated), "sample")
@@ -141,20 +141,20 @@ def reading_of(
         raise DatasetError(
             f"{scene.path}: no sample is left: {'; '.join([reasons, *notes])}"
         )
-    first = sample_of(made)
-    kept = {why: names for why, names in left_out.items() if names}
-    account = ReadingAccount(kept, notes)
-    return Reading(made, first, columns_of(first, look), account=account)
+    first = sample_of(table)
+    nonempty = {why: names for why, names in left_out.items() if names}
+    account = ReadingAccount(nonempty, notes)
+    return Reading(table, first, columns_of(first, look), account=account)
 
 
 def _keyed(rows: Iterable[Row], column: str, repeated: list[str]) -> Iterator[Row]:
     """Yield rows with keys, each once: a second one of a name has a number."""
-    given: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for row in rows:
         name = row[column] if isinstance(row[column], str) else row[column][0]
         key = key_of(name)
-        given[key] += 1
-        if given[key] > 1:
+        counts[key] += 1
+        if counts[key] > 1:
             repeated.append(f"{name} ({row[AT]})" if AT in row else name)
-            key = f"{key}~{given[key]}"
+            key = f"{key}~{counts[key]}"
         yield {**row, KEY: key}

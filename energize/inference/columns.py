@@ -85,15 +85,15 @@ class ColumnProfile:
         if self.form != "text":
             return False
         count = len(self.values)
-        words = sum(len(str(each).split()) for each in self.values)
+        words = sum(len(str(text).split()) for text in self.values)
         return words >= _PROSE_WORDS * count and 2 * len({*self.values}) > count
 
     @property
     def is_class(self) -> bool:
         """Whether it has a few short texts that repeat."""
-        kinds = {*self.values} if self.form == "text" else set()
-        short = all(len(str(each).split()) <= _CLASS_WORDS for each in kinds)
-        return len(kinds) > 1 and short and 2 * len(kinds) <= len(self.values)
+        texts = {*self.values} if self.form == "text" else set()
+        short = all(len(str(text).split()) <= _CLASS_WORDS for text in texts)
+        return len(texts) > 1 and short and 2 * len(texts) <= len(self.values)
 
     @property
     def is_constant(self) -> bool:
@@ -101,7 +101,7 @@ class ColumnProfile:
         return self.form == "text" and self.rows > 1 and len({*self.values}) == 1
 
     @property
-    def describes(self) -> bool:
+    def is_metadata(self) -> bool:
         """Whether its name says that it describes samples and is no part of them."""
         words = words_of(self.name)
         return not {*words[-1:], plain_name(self.name)}.isdisjoint(METADATA_WORDS)
@@ -117,7 +117,7 @@ class ColumnProfile:
         return self.is_unnamed and self.form == "text" and not self.is_class
 
     @property
-    def tells(self) -> bool:
+    def has_content(self) -> bool:
         """Whether it has content that a sample without it would lack."""
         content = (
             "text",
@@ -131,7 +131,7 @@ class ColumnProfile:
             "list",
         )
         unnamed = self.is_unnamed and self.form == "number"
-        return unnamed or (self.form in content and not self.describes)
+        return unnamed or (self.form in content and not self.is_metadata)
 
 
 def columns_of(rows: Sequence[Row], look: NameLook) -> dict[str, ColumnProfile]:
@@ -140,17 +140,17 @@ def columns_of(rows: Sequence[Row], look: NameLook) -> dict[str, ColumnProfile]:
     The name of a column in another one has its keys: `answers[*][text]`,
     `meta[caption]`.
     """
-    found: dict[str, ColumnProfile] = {}
+    columns: dict[str, ColumnProfile] = {}
     nested: dict[str, ColumnProfile] = {}
     for name in dict.fromkeys(key for row in rows for key in row):
         if name.startswith("__"):
             continue
         values = [row.get(name) for row in rows]
         column = _column(name, values, look)
-        found[name] = column
+        columns[name] = column
         if column.form in ("object", "objects", "json", "list") and _is_plain(name):
             nested |= _inside(column, look, _DEPTH)
-    return found | nested
+    return columns | nested
 
 
 def _is_plain(name: str) -> bool:
@@ -186,7 +186,7 @@ def _is_numbers(text: str) -> bool:
 def _is_null(value: Any) -> bool:
     """Return whether a value says nothing: null, empty, or a list of nulls."""
     if isinstance(value, list):
-        return all(each is None for each in value)
+        return all(entry is None for entry in value)
     return value is None or value == ""
 
 
@@ -208,9 +208,9 @@ def form_of(value: Any) -> str:  # noqa: PLR0911
     >>> form_of("a cat"), form_of([1, 2]), form_of([{"role": "user", "content": "Hi"}])
     ('text', 'numbers', 'turns')
     """
-    kind = media_value_kind(value)
-    if kind is not None:
-        return str(kind.value)
+    media_kind = media_value_kind(value)
+    if media_kind is not None:
+        return str(media_kind.value)
     if isinstance(value, bool):
         return "flag"
     if isinstance(value, int | float):
@@ -299,11 +299,13 @@ def _no_names(name: str, values: Sequence[Any]) -> None:
 def names_of(values: Iterable[Any]) -> list[str]:
     """Return the names of files that values of a column may be, also in lists."""
     listed = (
-        each
+        entry
         for value in values
-        for each in (value if isinstance(value, list) else [value])
+        for entry in (value if isinstance(value, list) else [value])
     )
-    return [name for each in listed if (name := media_name(each)) and "://" not in name]
+    return [
+        name for entry in listed if (name := media_name(entry)) and "://" not in name
+    ]
 
 
 def on_the_web(columns: Mapping[str, ColumnProfile]) -> ColumnProfile | None:

@@ -135,46 +135,48 @@ def convert(  # noqa: PLR0913
     parts = _parts(
         path, root, DataOptions(named, field_map, MediaOptions(folder), strict)
     )
-    sources = {part: found.source for part, found in parts.items()}
-    origins = {part: each.origin for part, each in sources.items()}
+    sources = {part: scanned.source for part, scanned in parts.items()}
+    origins = {part: part_source.origin for part, part_source in sources.items()}
     shards = _samples_of_shards(sources, size)
     if not shards:
         raise PrepareError(f"{path} has no samples to convert")
     meta = root / META_FOLDER
     alone = len(parts) == 1
-    kept = root / TASKS_FOLDER / f"convert-{digest([origins, size])[:16]}"
+    markers_folder = root / TASKS_FOLDER / f"convert-{digest([origins, size])[:16]}"
     stamp = cache(lambda name: _stamp(*shards[name]))
     functions: dict[str, Any] = {"names": index.check_members}
     if alone:  # keys are those of a part
         functions["rows"] = partial(index.rows_of, dict(zip(shards, count())))
-    write = partial(_write, root, kept, shards, stamp)
+    write = partial(_write, root, markers_folder, shards, stamp)
     work = ShardWork(partial(index.keep_index, root, {}), functions, write, stamp)
     share = JobPart(workers, on_progress, tasks, task, merge)
-    job = Job(root, kept.name, [*shards], work, share)
-    _check_out(root, kept, done=merge or job.is_done)
-    folders = [root, meta, root / TASKS_FOLDER, kept]
+    job = Job(root, markers_folder.name, [*shards], work, share)
+    _check_out(root, markers_folder, done=merge or job.is_done)
+    folders = [root, meta, root / TASKS_FOLDER, markers_folder]
     if task is not None:
         return index.report_of(root, job.of_task(*folders))
     with staging(root, *folders, *job.folders, root / COLUMNS_FOLDER) as files:
-        found = job.of_all(files, meta / SQLITE_NAME if alone else None)
-        version = index.version_of(found) if alone else None
+        scanned = job.of_all(files, meta / SQLITE_NAME if alone else None)
+        version = index.version_of(scanned) if alone else None
         if version:
             files.write(meta / UUID_NAME, version.encode())
         splits = {
             part: tuple(s for s in shards if shards[s][0] is sources[part])
             for part in parts
         }
-        _record_origins(root, splits, found, origins)
+        _record_origins(root, splits, scanned, origins)
         columns = _columns([*sources.values()])
-        report = index.report_of(root, found)
+        report = index.report_of(root, scanned)
         config = next(iter(parts.values())).config
         report = replace(report, splits=splits, columns=columns, config=config)
         wanted = Columns({name: f"json[{name}]" for name in columns})
-        wanted.stage(files, root, found, report.shard_counts, version, {}, columns)
-        stage_records(root, files, found)
+        wanted.stage(files, root, scanned, report.shard_counts, version, {}, columns)
+        stage_records(root, files, scanned)
         texts = "split.yaml", "dataset.yaml"
         report = index.stage_texts(files, report, {}, texts, merge)
-        markers = kept.glob("*") if merge else (root / TASKS_FOLDER).glob("*/*")
+        markers = (
+            markers_folder.glob("*") if merge else (root / TASKS_FOLDER).glob("*/*")
+        )
         commit(files, root / next(iter(shards)), markers=markers)
     return report
 
@@ -205,7 +207,7 @@ def _record_origins(
         shards[0].record = shards[0].record._replace(origin=origin)
 
 
-def _parts(path: Path, root: Path, told: DataOptions) -> dict[str, InferredPart]:
+def _parts(path: Path, root: Path, options: DataOptions) -> dict[str, InferredPart]:
     """Return what is found in each split part."""
     if not is_loose(path):
         if not exists(f"{path}.idx"):
@@ -218,8 +220,8 @@ def _parts(path: Path, root: Path, told: DataOptions) -> dict[str, InferredPart]
             f"{root} is in {path}, whose files are read; give a folder beside it"
         )
     parts = dict[str, InferredPart]()
-    for part in split_parts(path, told):
-        source, config, spec = open_loose(path, part, told)
+    for part in split_parts(path, options):
+        source, config, spec = open_loose(path, part, options)
         if is_package_module(config.sample_module):
             config = replace(config, sample_module=module_of(config.sample_class))
         parts[part] = InferredPart(source, config, spec)
@@ -227,26 +229,26 @@ def _parts(path: Path, root: Path, told: DataOptions) -> dict[str, InferredPart]
         f"{part}: {config.sample_class}, {config.field_map}"
         for part, (_, config, _) in parts.items()
     ]
-    if len({each.partition(":")[2] for each in types}) > 1:
-        told_of = f"{path}: split parts are of several types: {'; '.join(types)}"
+    if len({line.partition(":")[2] for line in types}) > 1:
+        fault = f"{path}: split parts are of several types: {'; '.join(types)}"
         raise ConfigError(
-            f"{told_of}; say by sample_type and field_map what all of them are"
+            f"{fault}; say by sample_type and field_map what all of them are"
         )
     return parts
 
 
-def _check_out(root: Path, kept: Path, *, done: bool) -> None:
+def _check_out(root: Path, markers_folder: Path, *, done: bool) -> None:
     """Raise `PrepareError` for a folder that is neither new nor of these samples."""
     markers = (root / TASKS_FOLDER).glob(
-        f"{kept.name}*/*"
+        f"{markers_folder.name}*/*"
     )  # in stores there are no folders
-    own = exists(kept) or next(markers, None) is not None
-    if is_prepared(root) and not (done and own):
+    is_begun = exists(markers_folder) or next(markers, None) is not None
+    if is_prepared(root) and not (done and is_begun):
         raise PrepareError(f"{root} is prepared already; give a new folder")
-    there = next(root.iterdir(), None) if root.is_dir() else None
-    if there is not None and not own:
+    entry = next(root.iterdir(), None) if root.is_dir() else None
+    if entry is not None and not is_begun:
         raise PrepareError(
-            f"{root} is not empty: there is {there.name}; give a new folder. What was "
+            f"{root} is not empty: there is {entry.name}; give a new folder. What was "
             "begun goes on with the same samples, by names and number, and the same "
             "samples_per_shard"
         )
@@ -255,13 +257,13 @@ def _check_out(root: Path, kept: Path, *, done: bool) -> None:
 def _stamp(source: Any, start: int, stop: int) -> str:
     """Return what is another text when files of these samples are written anew."""
     rows = getattr(source, "rows", source)
-    files = [os.path.join(rows.location, each) for each in rows.shards if each]
+    files = [os.path.join(rows.location, row) for row in rows.shards if row]
     read = []
     if isinstance(
         getattr(rows, "rows", rows), MemoryRows | JsonSource
     ):  # others hold the images
-        found = rows.read(np.arange(start, stop))
-        read = [each for each in found if not isinstance(each, Failed)]
+        stored = rows.read(np.arange(start, stop))
+        read = [row for row in stored if not isinstance(row, Failed)]
         files += chain.from_iterable(map(source.files_of, read))
     return digest([read, *map(_seen, files)])
 
@@ -276,23 +278,23 @@ def _seen(file: str) -> tuple[int, int] | None:
 
 def _write(
     root: Path,
-    kept: Path,
+    markers_folder: Path,
     shards: Mapping[str, Any],
     stamp: Callable[[str], str],
     name: str,
 ) -> None:
     """Write a shard, unless it is there and its files are as they were."""
     shard = root / name
-    marker = kept / name
-    made_of = stamp(name).encode()
-    if exists(marker) and exists(shard) and read_file(marker) == made_of:
+    marker = markers_folder / name
+    contents = stamp(name).encode()
+    if exists(marker) and exists(shard) and read_file(marker) == contents:
         return
     with NewFiles(PrepareError) as files:
         with new_tar(files, shard) as tar:
             for sample in _samples(*shards[name]):
                 with writing(shard, PrepareError):
                     tar.write(sample)
-        files.write(marker, made_of)
+        files.write(marker, contents)
         files.commit()
 
 

@@ -100,41 +100,41 @@ def is_loose(path: Path) -> bool:
 
 
 @convert_os_errors
-def split_parts(path: Path, told: DataOptions | None = None) -> list[str]:
+def split_parts(path: Path, options: DataOptions | None = None) -> list[str]:
     """Return the split parts of a folder, or of a file, that nobody prepared."""
-    scene = Scene(path, told or DataOptions())
+    scene = Scene(path, options or DataOptions())
     if scene.splits.doubt:
         raise SplitError(f"{path}: {scene.splits.doubt}")
-    found = [*scene.splits.parts]
-    if not found and not scene.inventory.of_kind("tar"):
+    parts = [*scene.splits.parts]
+    if not parts and not scene.inventory.of_kind("tar"):
         reading = _decided(scene)[1]
         stated = state_parts(scene, reading.rows, reading.columns)
-        found = [] if stated is None else [*stated.counts]
-    return found or ["train"]
+        parts = [] if stated is None else [*stated.counts]
+    return parts or ["train"]
 
 
 @convert_os_errors
-def open_loose(path: Path, split_part: str, told: DataOptions) -> InferredPart:
+def open_loose(path: Path, split_part: str, options: DataOptions) -> InferredPart:
     """Return what `inferred` returns, and log the summary once, on the first rank.
 
     Raises:
         DatasetError: For data that are not as they were told to be, and with
-            `told.strict` for files that are left out; what `inferred` raises.
+            `options.strict` for files that are left out; what `inferred` raises.
 
     """
-    found = inferred(path, split_part, told)
-    _check_told(path, told, found.spec)
-    return found
+    part = inferred(path, split_part, options)
+    _check_options(path, options, part.spec)
+    return part
 
 
-def inferred(path: Path, split_part: str, told: DataOptions) -> InferredPart:
+def inferred(path: Path, split_part: str, options: DataOptions) -> InferredPart:
     """Return the samples of a split part of a folder, or of a file, that nobody
     prepared.
 
     Args:
         path: A folder, or a file of samples.
         split_part: The name of the split part, or another usual name for it.
-        told: What the user says, which wins over what is inferred.
+        options: What the user says, which wins over what is inferred.
 
     Returns:
         The source, the type with its field map, and the spec.
@@ -146,30 +146,32 @@ def inferred(path: Path, split_part: str, told: DataOptions) -> InferredPart:
         ConfigError: For a type or a field map that does not fit the data.
 
     """
-    scene = Scene(path, told)
+    scene = Scene(path, options)
     check_folder(scene)
     by_column = not scene.splits.parts and not scene.splits.doubt
     part = None if by_column else scene.splits.part_named(split_part, path)
     if scene.inventory.of_kind("tar"):
         scene.splits.part_named(split_part, path)
-        found = _of_tars(scene.of_part(part), split_part)
+        inferred_part = _of_tars(scene.of_part(part), split_part)
     else:
         parts = scene.splits.parts
         main = None if part is None else next(n for n in (*_MAIN, *parts) if n in parts)
         candidate, reading = _decided(scene.of_part(main))
         choice = _choice(scene, reading)
-        own = scene.of_part(part)
+        part_scene = scene.of_part(part)
         if part != main:
-            candidate, reading = _decided(own, like=candidate.format)
-        _check_rows(own, part, candidate, reading)
-        found = _opened(
-            own, split_part, candidate, reading, choice, by_column=by_column
+            candidate, reading = _decided(part_scene, like=candidate.format)
+        _check_rows(part_scene, part, candidate, reading)
+        inferred_part = _opened(
+            part_scene, split_part, candidate, reading, choice, by_column=by_column
         )
-    options = {
+    decoding = {
         "orient": True,
-        **({"guess_content": True} if found.spec.format == "tars" else {}),
+        **({"guess_content": True} if inferred_part.spec.format == "tars" else {}),
     }
-    return found._replace(config=replace(found.config, options=options))
+    return inferred_part._replace(
+        config=replace(inferred_part.config, options=decoding)
+    )
 
 
 def _decided(scene: Scene, like: str | None = None) -> tuple[Candidate, Reading]:
@@ -181,7 +183,9 @@ def _decided(scene: Scene, like: str | None = None) -> tuple[Candidate, Reading]
     rivals = [candidate for candidate in candidates if _rivals(best, candidate)]
     if rivals:
         readings = [best, *rivals]
-        lines = "\n".join(f"  {each.argument}: {each.line}" for each in readings)
+        lines = "\n".join(
+            f"  {reading.argument}: {reading.line}" for reading in readings
+        )
         raise DatasetError(
             f"{scene.root} may be read in {len(readings)} ways, and it is not clear "
             f"which one is meant. Write the line of the one that is:\n{lines}"
@@ -197,12 +201,12 @@ def _decided(scene: Scene, like: str | None = None) -> tuple[Candidate, Reading]
 def _candidates(scene: Scene, like: str | None) -> list[Candidate]:
     """Return the candidates of all formats, or of the format that is required."""
     candidates = [candidate for make in FORMATS for candidate in make(scene)]
-    required = scene.told.format or like
+    required = scene.options.format or like
     if required is None:
         return candidates
-    matching = [each for each in candidates if each.format == required]
+    matching = [match for match in candidates if match.format == required]
     if not matching:
-        hint = "Name another format, or none" if scene.told.format else _AS_OTHERS
+        hint = "Name another format, or none" if scene.options.format else _AS_OTHERS
         raise DatasetError(
             f"{scene.root}: nothing here has the format {required!r}. {hint}"
         )
@@ -222,7 +226,7 @@ def _nothing_to_read(scene: Scene) -> NotPreparedError:
         posixpath.splitext(name)[1].lower() or "others"
         for name in scene.inventory.kinds
     ]
-    there = ", ".join(
+    counts = ", ".join(
         f"{count} {suffix}" for suffix, count in Counter(suffixes).items()
     )
     archives = scene.inventory.of_kind("archive")
@@ -230,7 +234,7 @@ def _nothing_to_read(scene: Scene) -> NotPreparedError:
     return NotPreparedError(
         f"{scene.path} is not a prepared dataset: it has no .nv-meta/.info.json; and "
         "it has no images or videos, tables, MDS or tars: its files are "
-        f"{there or 'none'}.{packed} A folder of shards is prepared with: energize "
+        f"{counts or 'none'}.{packed} A folder of shards is prepared with: energize "
         f"prepare {scene.path}"
     )
 
@@ -242,7 +246,7 @@ def _choice(scene: Scene, reading: Reading) -> Choice:
     """Return the type of samples and its fields by columns: the requested ones, else
     the inferred ones.
     """
-    options = scene.told
+    options = scene.options
     fields = dict(options.field_map or {})
     if options.kind is CrudeSample:
         if fields:
@@ -292,7 +296,7 @@ def _opened(
     by_column: bool,
 ) -> InferredPart:
     """Return the source of rows, with the parts and fields that its columns become."""
-    kind = scene.told.kind or SAMPLE_TYPES[choice.sample_type]
+    kind = scene.options.kind or SAMPLE_TYPES[choice.sample_type]
     labels = {
         n: names
         for n, names in classes_of(reading.rows).items()
@@ -306,7 +310,9 @@ def _opened(
     field_map, reading = _divided(field_map, reading)
     _check_media_path(scene, reading)
     media, access = parts_of(reading, kind)
-    paths = dict.fromkeys(p for each in reading.columns.values() for p in each.paths)
+    paths = dict.fromkeys(
+        p for column in reading.columns.values() for p in column.paths
+    )
     _check_files(scene, reading, field_map)
     source = LooseSource(
         scene.path,
@@ -327,8 +333,8 @@ def _opened(
 
 def _check_media_path(scene: Scene, reading: Reading) -> None:
     """Raise `ConfigError` for a path of media by a column that rows do not have."""
-    path = scene.told.media.path
-    if path is None or any(each.paths for each in reading.columns.values()):
+    path = scene.options.media.path
+    if path is None or any(column.paths for column in reading.columns.values()):
         return
     raise ConfigError(
         f"{scene.path}: media_path={path!r} names none of the columns "
@@ -340,7 +346,7 @@ def _check_files(scene: Scene, reading: Reading, field_map: dict[str, str]) -> N
     """Raise `DatasetError` for files of rows that lack a column that others have."""
     for field, name in field_map.items():
         lacking = files_without(reading.rows, name) if name in reading.columns else []
-        if lacking and field not in (scene.told.field_map or {}):
+        if lacking and field not in (scene.options.field_map or {}):
             raise DatasetError(
                 f"{scene.path}: {field!r} would be read from the column {name!r}, "
                 "which is not in "
@@ -360,18 +366,18 @@ def _checked(
     """Return the field map by parts, None of crude samples."""
     if kind is CrudeSample:
         return None
-    made = {
+    fields = {
         n: translated(scene.path, text, access, reading)
         for n, text in field_map.items()
     }
     try:
-        check_field_map(kind, made)
+        check_field_map(kind, fields)
     except ConfigError as reason:
         raise ConfigError(
             f"{scene.path}: {reason}. Its columns are {some(reading.columns)}: say in "
             "field_map which of them is what, or give another sample_type"
         ) from reason
-    return made
+    return fields
 
 
 def _of_split(scene: Scene, split_part: str, reading: Reading) -> Reading:
@@ -381,9 +387,11 @@ def _of_split(scene: Scene, split_part: str, reading: Reading) -> Reading:
         scene.splits.part_named(split_part, scene.path)
         return reading
     part = stated.splits.part_named(split_part, scene.path)
-    is_chosen = np.array([own == part for own in stated.of_row])
+    is_chosen = np.array([part_of_row == part for part_of_row in stated.of_row])
     stops = np.cumsum(reading.rows.counts)[:-1]
-    numbers = [np.flatnonzero(own) for own in np.split(is_chosen, stops)]
+    numbers = [
+        np.flatnonzero(part_of_row) for part_of_row in np.split(is_chosen, stops)
+    ]
     rows = ChosenRows(reading.rows, numbers)
     chosen = replace(reading, rows=rows, row_parts=stated.counts)
     return chosen.with_notes(*stated.notes)
@@ -451,15 +459,15 @@ def _divided(
         replace(columns[text], name=name, form="text")
         for text, name in zip(lists, rows.piece_names, strict=True)
     ]
-    own = dict(zip(fields, rows.piece_names, strict=True))
+    pieces = dict(zip(fields, rows.piece_names, strict=True))
     columns = {**columns, **{column.name: column for column in alone}}
     divided = replace(reading, rows=rows, columns=columns)
-    return {**field_map, **own}, divided.with_notes(note.format(*lists))
+    return {**field_map, **pieces}, divided.with_notes(note.format(*lists))
 
 
 @convert_os_errors
 def infer(
-    path: str | os.PathLike[str], *, split_part: str | None = None, **told: Any
+    path: str | os.PathLike[str], *, split_part: str | None = None, **options: Any
 ) -> DataSpec:
     """Return what loose data are: format, split parts, type, fields, and the use of
     every file.
@@ -470,7 +478,7 @@ def infer(
         path: A folder or a file of samples that nobody prepared.
         split_part: The split part that is looked at; None for the training part, or the
             only one.
-        told: What is not inferred: `sample_type`, `field_map`, `image_folder`,
+        **options: What is not inferred: `sample_type`, `field_map`, `image_folder`,
             `format`, `files`, `media_path` and `split_by`, as in an entry of a
             metadataset.
 
@@ -493,16 +501,16 @@ def infer(
         ('classes', 'ImageClassificationSample', ('cat', 'dog'), {'train': 2})
 
     """
-    kind = told.get("sample_type")
-    if isinstance(kind, str):
-        told["sample_type"] = ("energize", kind)
-    parts = infer_parts(path, DataOptions.of_entry(**told), split_part)
-    asked = split_part or (
+    sample_type = options.get("sample_type")
+    if isinstance(sample_type, str):
+        options["sample_type"] = ("energize", sample_type)
+    parts = infer_parts(path, DataOptions.of_entry(**options), split_part)
+    main = split_part or (
         "train" if "train" in parts.specs else next(iter(parts.specs))
     )
-    counts = {part: spec.samples for part, spec in parts.specs.items() if part != asked}
-    spec = parts.specs[asked]
-    splits = {asked: spec.samples, **counts, **dict.fromkeys(parts.unread)}
+    counts = {part: spec.samples for part, spec in parts.specs.items() if part != main}
+    spec = parts.specs[main]
+    splits = {main: spec.samples, **counts, **dict.fromkeys(parts.unread)}
     notes = (*spec.notes, *parts.notes)
     return spec.model_copy(update={"splits": splits, "notes": notes})
 
@@ -524,7 +532,7 @@ class PartSpecs(NamedTuple):
 
 @convert_os_errors
 def infer_parts(
-    path: str | os.PathLike[str], told: DataOptions, split_part: str | None = None
+    path: str | os.PathLike[str], options: DataOptions, split_part: str | None = None
 ) -> PartSpecs:
     """Return the specs of all split parts of loose data that can be read.
 
@@ -533,7 +541,7 @@ def infer_parts(
 
     Args:
         path: A folder or a file of samples that nobody prepared.
-        told: What the user says.
+        options: The options of the entry.
         split_part: A part that has to be read; None for the training part, or any.
 
     Returns:
@@ -545,18 +553,18 @@ def infer_parts(
             raises it.
 
     """
-    place = path_of(absolute(path))
-    if not is_loose(place):
+    location = path_of(absolute(path))
+    if not is_loose(location):
         raise ConfigError(
-            f"{place} is not loose data: it is prepared, or nothing is there"
+            f"{location} is not loose data: it is prepared, or nothing is there"
         )
-    parts = split_parts(place, told)
+    parts = split_parts(location, options)
     needed = split_part or ("train" if "train" in parts else None)
     specs: dict[str, DataSpec] = {}
     reasons: dict[str, EnergizeError] = {}
     for part in dict.fromkeys([*parts, *([needed] if needed else [])]):
         try:
-            specs[part] = inferred(place, part, told).spec
+            specs[part] = inferred(location, part, options).spec
         except EnergizeError as reason:
             if part == needed:
                 raise
@@ -571,7 +579,7 @@ def infer_parts(
 
 def _of_tars(scene: Scene, split_part: str) -> InferredPart:
     """Return the samples of tars."""
-    options = scene.told
+    options = scene.options
     source = open_tars(scene)
     reading = read_tars(source)
     choice = _choice(scene, reading)
@@ -627,21 +635,21 @@ def _fields_of_tars(
 # What is said of it.
 
 
-def _check_told(path: Path, told: DataOptions, spec: DataSpec) -> None:
+def _check_options(path: Path, options: DataOptions, spec: DataSpec) -> None:
     """Log the summary once, on the first rank; raise `DatasetError` if data are not as
     told.
     """
-    if told.inferred is not None and (changes := spec.differences(told.inferred)):
+    if options.inferred is not None and (changes := spec.differences(options.inferred)):
         raise DatasetError(
             f"{path} is not as it was when its entry was written: "
             f"{'; '.join(changes)}. Correct the data, or write the entry again with: "
             "energize init"
         )
-    if told.strict and (spec.left_out or spec.notes):
+    if options.strict and (spec.left_out or spec.notes):
         raise DatasetError(f"{path}: {spec.summary()} (strict)")
     if is_first_rank():
-        written = told.inferred is not None
-        seen = not written and (told.sample_type is None or spec.is_doubtful)
+        written = options.inferred is not None
+        seen = not written and (options.sample_type is None or spec.is_doubtful)
         level = logging.WARNING if seen else logging.INFO
         text = spec.summary()
         log_once(str(path), text, text, level)

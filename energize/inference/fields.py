@@ -36,7 +36,7 @@ def parts_of(reading: Reading, kind: type[Any]) -> tuple[Media, dict[str, str]]:
     is_several = len(columns) > 1 or any(map(_is_list, columns.values()))
     for name, column in columns.items():
         is_numbered = is_conversation or _is_list(column)
-        part = _called(name, several=is_several, listed=is_numbered)
+        part = _part_prefix(name, several=is_several, listed=is_numbered)
         if is_conversation:
             part = "videos" if column.form.startswith(AV) else "images"
         prefix = f"{part}." if part else ""
@@ -75,7 +75,7 @@ def _fields(kind: type[Any]) -> tuple[str, ...]:
     return type_fields(kind) if hasattr(kind, "__dataclass_fields__") else ()
 
 
-def _called(column: str, *, several: bool, listed: bool) -> str:
+def _part_prefix(column: str, *, several: bool, listed: bool) -> str:
     """Return what the parts of a column are called before their extension."""
     if not several:
         return ""
@@ -98,28 +98,29 @@ def translated(
     call = parse_call(text)
     if call is not None:
         arguments = tuple(
-            (label, parse_field(_read_from(owner, each, access, reading))[0])
-            for label, each in call.arguments
+            (label, parse_field(_read_from(owner, access_of_field, access, reading))[0])
+            for label, access_of_field in call.arguments
         )
         return str(FieldCall(call.name, arguments))
     return ",".join(
-        _read_from(owner, each, access, reading) for each in parse_field(text)
+        _read_from(owner, access_of_field, access, reading)
+        for access_of_field in parse_field(text)
     )
 
 
 def _read_from(
-    owner: object, each: PartAccess, access: Mapping[str, str], reading: Reading
+    owner: object, field: PartAccess, access: Mapping[str, str], reading: Reading
 ) -> str:
-    whole = str(each)
+    whole = str(field)
     if whole in access:
         return access[whole]
-    keys = "".join(f"[{key}]" for key in each.keys)
-    if each.part in access:
-        return f"{access[each.part]}{keys}"
+    keys = "".join(f"[{key}]" for key in field.keys)
+    if field.part in access:
+        return f"{access[field.part]}{keys}"
     parts = [*reading.parts.values(), "json", *BY_EXTENSION]
-    if not each.among(parts):
+    if not field.among(parts):
         raise ConfigError(
-            f"{owner} has no column {each.part!r}{nearest(each.part, list(access))}; "
+            f"{owner} has no column {field.part!r}{nearest(field.part, list(access))}; "
             "it has "
             f"{some(reading.columns)}"
         )

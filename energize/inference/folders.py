@@ -25,7 +25,7 @@ from energize.inference.candidates import (
     CERTAIN,
     CLASSES,
     FILE,
-    TOLD,
+    STATED,
     Candidate,
     Reading,
     reading_of,
@@ -50,14 +50,14 @@ def file_names(column: str, values: Sequence[Any]) -> Named | None:
 
 def sidecars(scene: Scene) -> list[Candidate]:
     """Media with files of their own: captions, labels, annotations."""
-    beside = scene.sidecars
-    if not beside:
+    files = scene.sidecars
+    if not files:
         return []
-    columns = [*dict.fromkeys(each.column for each in beside)]
+    columns = [*dict.fromkeys(sidecar.column for sidecar in files)]
     claims = dict.fromkeys(scene.media, "image") | {
-        e.name: f"column {e.column}" for e in beside
+        e.name: f"column {e.column}" for e in files
     }
-    several = next((each for each in beside if len(each.owners) > 1), None)
+    several = next((sidecar for sidecar in files if len(sidecar.owners) > 1), None)
     problem = None
     if several is not None:
         problem = DatasetError(
@@ -67,12 +67,17 @@ def sidecars(scene: Scene) -> list[Candidate]:
     argument = f"files {', '.join(columns)} have the names of images"
     return [
         Candidate(
-            "sidecars", CERTAIN, argument, claims, lambda: _beside(scene), problem
+            "sidecars",
+            CERTAIN,
+            argument,
+            claims,
+            lambda: _rows_with_sidecars(scene),
+            problem,
         )
     ]
 
 
-def _beside(scene: Scene) -> Reading:
+def _rows_with_sidecars(scene: Scene) -> Reading:
     """Return a row for each image, with the names of its files."""
     columns = {sidecar.column: sidecar for sidecar in scene.sidecars}
     rows = _rows_of_media(scene.media, scene.sidecars)
@@ -135,21 +140,21 @@ def _part_of(sidecar: SidecarFile) -> str:
 def _are_lines(column: ColumnProfile) -> bool:
     """Return whether texts are several sentences, one a line."""
     return column.is_prose and all(
-        len(str(each).splitlines()) > 1 for each in column.values
+        len(str(text).splitlines()) > 1 for text in column.values
     )
 
 
 def _with_contents(scene: Scene, row: Row, columns: Iterable[str]) -> Row:
     """Return a row with the contents of its files in place of their names."""
-    found: Row = {FILE: row[FILE]}
+    contents: Row = {FILE: row[FILE]}
     for column in columns:
         if column in row:
             data = read_file(scene.root / row[column])
-            found[column] = data
+            contents[column] = data
             with suppress(ValueError):
                 text = decoded_text(data).strip()
-                found[column] = json.loads(text) if column == "json" else text
-    return found
+                contents[column] = json.loads(text) if column == "json" else text
+    return contents
 
 
 # Folders of classes.
@@ -198,11 +203,11 @@ def classes(scene: Scene) -> list[Candidate]:
         left_out = {"images beside the folders of classes": stray}
         return reading_of(scene, rows, FILE, file_names, left_out)
 
-    is_chosen = scene.told.format == "classes"
+    is_chosen = scene.options.format == "classes"
     problem = None if is_chosen else _why_no_classes(scene, names, labels)
     claims = dict.fromkeys(labels, "image of a class")
     argument = f"images are in {len(numbers)} folders"
-    strength = TOLD if is_chosen else CLASSES
+    strength = STATED if is_chosen else CLASSES
     return [Candidate("classes", strength, argument, claims, read, problem)]
 
 
@@ -387,20 +392,20 @@ def images(scene: Scene) -> list[Candidate]:
     media = scene.media
     if not media:
         return []
-    others = scene.names("text", "table", "annotation")
-    unread = scene.why_unread(*others)
-    told = scene.told.format == "images"
+    rest = scene.names("text", "table", "annotation")
+    unread = scene.why_unread(*rest)
+    is_chosen = scene.options.format == "images"
     problem = ""
     if len({scene.inventory.kinds[name] for name in media}) > 1:
         problem = (
             "images are beside videos or sounds. Write files: ['*.jpg'] to read one "
             "kind"
         )
-    elif unread and not told:
+    elif unread and not is_chosen:
         problem = f"{unread}; or write format: images to read the images alone"
-    elif others and not told:
+    elif rest and not is_chosen:
         problem = (
-            f"{listed(others)} may describe the images, and how is not known. Write "
+            f"{listed(rest)} may describe the images, and how is not known. Write "
             "format: images to read the images alone"
         )
 
@@ -409,7 +414,7 @@ def images(scene: Scene) -> list[Candidate]:
 
     claims = dict.fromkeys(media, "image")
     refusal = DatasetError(problem) if problem else None
-    strength = TOLD if told else ALONE
+    strength = STATED if is_chosen else ALONE
     return [
         Candidate("images", strength, f"{len(media)} images", claims, read, refusal)
     ]

@@ -74,12 +74,12 @@ class Inventory:
     def inside(self, folder: str) -> Inventory:
         """Return the files of a folder, with names from there on."""
         start = f"{folder}/"
-        own = {
+        inner = {
             n.removeprefix(start): k
             for n, k in self.kinds.items()
             if n.startswith(start)
         }
-        return Inventory(self.root / folder, own)
+        return Inventory(self.root / folder, inner)
 
     def below(self, names: Iterable[str]) -> Inventory:
         """Return the same of some files only."""
@@ -99,7 +99,7 @@ def take_inventory(root: Path) -> Inventory:
     aside: dict[str, list[str]] = {}
     names = _names_below(root)
     caches = {
-        each.partition("snapshots/")[0] for each in names if "/snapshots/" in f"/{each}"
+        path.partition("snapshots/")[0] for path in names if "/snapshots/" in f"/{path}"
     }
     cached = tuple(
         f"{cache}{folder}/" for cache in caches for folder in ("blobs", "refs")
@@ -126,8 +126,8 @@ def _names_below(root: Path) -> list[str]:
     if documents is not None and documents.texts.get(key):
         return json.loads(documents.texts[key] or "")  # type: ignore[no-any-return]
     wrong: dict[str, str] = {}
-    found = files_below(root, [], wrong, hidden=True)
-    names = sorted(counting(found, f"{root}: files"))
+    files = files_below(root, [], wrong, hidden=True)
+    names = sorted(counting(files, f"{root}: files"))
     if wrong:
         folders = ", ".join(list(wrong)[:3])
         raise DatasetError(
@@ -150,7 +150,7 @@ def _why_aside(name: str) -> str:
         return "written by Hugging Face's datasets"
     if file in SYSTEM_FILES:
         return SYSTEM_FILES[file]
-    return "hidden" if any(each.startswith(".") for each in (*folders, file)) else ""
+    return "hidden" if any(piece.startswith(".") for piece in (*folders, file)) else ""
 
 
 def kind_of(name: str) -> str:
@@ -190,11 +190,13 @@ def _look_into_unknown(root: Path, kinds: dict[str, str]) -> None:
             )
     for names in groups.values():
         step = max(1, len(names) // _HEADS_READ)
-        found = {name: kind_inside(root, name) for name in names[::step]}
-        alike = len({*found.values()}) == 1
+        kinds_inside = {name: kind_inside(root, name) for name in names[::step]}
+        is_uniform = len({*kinds_inside.values()}) == 1
         for name in names:
             kinds[name] = (
-                next(iter(found.values())) if alike else kind_inside(root, name)
+                next(iter(kinds_inside.values()))
+                if is_uniform
+                else kind_inside(root, name)
             )
 
 

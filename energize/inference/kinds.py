@@ -200,7 +200,7 @@ class Roles:
         all.
         """
         free = {
-            n: each for n, each in self.columns.items() if used.get(n, role) == role
+            n: column for n, column in self.columns.items() if used.get(n, role) == role
         }
         roles = Roles(free, self.rows) if len(free) < len(self.columns) else self
         return _BY_VALUE[role](roles) if role in _BY_VALUE else roles.by_name(role)
@@ -216,7 +216,7 @@ class Roles:
 
     def media(self, *forms: str) -> list[ColumnProfile]:
         """Return the columns of media of some forms."""
-        return [each for each in self.columns.values() if each.form in forms]
+        return [column for column in self.columns.values() if column.form in forms]
 
     def alone(
         self, role: str, suits: Callable[[ColumnProfile], bool]
@@ -238,26 +238,32 @@ class Roles:
         """Return the one column of whole numbers that repeat, in a table without
         names.
         """
-        found = [each for each in self.columns.values() if not each.is_media]
-        alone = len(found) == 1 and found[0].is_unnamed and found[0].form == "number"
-        return found if alone and 2 * len({*found[0].values}) <= found[0].rows else []
+        columns = [column for column in self.columns.values() if not column.is_media]
+        alone = (
+            len(columns) == 1 and columns[0].is_unnamed and columns[0].form == "number"
+        )
+        return (
+            columns
+            if alone and 2 * len({*columns[0].values}) <= columns[0].rows
+            else []
+        )
 
     def single(self, *forms: str) -> list[ColumnProfile]:
         """Return the column of media if there is just one, with one of some forms."""
-        found = self.media(*_MEDIA)
-        return found if len(found) == 1 and found[0].form in forms else []
+        columns = self.media(*_MEDIA)
+        return columns if len(columns) == 1 and columns[0].form in forms else []
 
     def options(self) -> list[ColumnProfile]:
         """Return the columns A, B, C and so on, of which one is right."""
         texts = ("text", "number", "null")
-        found = [
-            each
-            for each in self.columns.values()
-            if each.form in texts
-            and _LETTERS.fullmatch(plain_name(each.name))
-            and not each.is_nested
+        columns = [
+            column
+            for column in self.columns.values()
+            if column.form in texts
+            and _LETTERS.fullmatch(plain_name(column.name))
+            and not column.is_nested
         ]
-        return found if len(found) > 1 else []
+        return columns if len(columns) > 1 else []
 
     def in_turn(self) -> list[ColumnProfile]:
         """Return the column of texts with a null for each image of the column of
@@ -267,15 +273,15 @@ class Roles:
         if len(images) != 1:
             return []
         return [
-            each
-            for each in self.columns.values()
-            if each.form == "texts"
-            and all(_are_in_turn(row, each.name, images[0].name) for row in self.rows)
+            column
+            for column in self.columns.values()
+            if column.form == "texts"
+            and all(_are_in_turn(row, column.name, images[0].name) for row in self.rows)
         ][:1]
 
     def choices(self) -> list[ColumnProfile]:
         """Return the column of choices, if every row has some."""
-        return [each for each in self.by_name("choices") if not each.nullable]
+        return [column for column in self.by_name("choices") if not column.nullable]
 
     def needed_choices(self) -> list[ColumnProfile]:
         """Return the column of choices, unless answers are true without them.
@@ -284,9 +290,9 @@ class Roles:
         others are texts of their choices.
         """
         return [
-            each
-            for each in self.by_name("choices")
-            if not each.nullable or self.unanswered(each) is not None
+            column
+            for column in self.by_name("choices")
+            if not column.nullable or self.unanswered(column) is not None
         ]
 
     def unanswered(self, choices: ColumnProfile) -> Row | None:
@@ -295,30 +301,34 @@ class Roles:
         """
         for answer in self.by_name("right"):
             for row in self.rows:
-                known = items([("", row.get(choices.name))])
-                if known and row.get(answer.name) not in (*known, None, ""):
+                texts = items([("", row.get(choices.name))])
+                if texts and row.get(answer.name) not in (*texts, None, ""):
                     return row
         return None
 
     def questions(self) -> list[ColumnProfile]:
         """Return the column of lists of questions."""
-        found = self.by_name("questions")
-        return [each for each in found if not each.is_nested]
+        columns = self.by_name("questions")
+        return [column for column in columns if not column.is_nested]
 
     def paired_answers(self) -> list[ColumnProfile]:
         """Return the column of lists of answers."""
-        found = self.by_name("answers")
-        return [each for each in found if each.form == "texts" and not each.is_nested]
+        columns = self.by_name("answers")
+        return [
+            column
+            for column in columns
+            if column.form == "texts" and not column.is_nested
+        ]
 
     def paired_questions(self) -> list[ColumnProfile]:
         """Return the column of lists of questions, if each question has an answer in
         its row.
         """
         return [
-            each
-            for each in self.questions()
+            questions
+            for questions in self.questions()
             for answers in self.paired_answers()
-            if all(_are_as_long(row, each.name, answers.name) for row in self.rows)
+            if all(_are_as_long(row, questions.name, answers.name) for row in self.rows)
         ]
 
     def sentences(self) -> list[ColumnProfile]:
@@ -342,24 +352,24 @@ def _rank_of_name(column: ColumnProfile, role: str) -> int | None:
     if name in names:
         return names.index(name)
     last = words_of(column.name)[-1:]
-    if last and last[0] in names and not column.describes:
+    if last and last[0] in names and not column.is_metadata:
         return len(names) + names.index(last[0])
     return None
 
 
 def _is_content(column: ColumnProfile) -> bool:
     """Return whether a column is a part of samples that would be missed."""
-    return column.tells and not column.is_nested and not column.is_constant
+    return column.has_content and not column.is_nested and not column.is_constant
 
 
 def _are_in_turn(row: Row, texts: str, images: str) -> bool:
-    one = row.get(texts)
-    other = row.get(images)
-    if not isinstance(one, list) or not isinstance(other, list):
+    text_list = row.get(texts)
+    image_list = row.get(images)
+    if not isinstance(text_list, list) or not isinstance(image_list, list):
         return False
-    if len(one) != len(other) or None not in other:
+    if len(text_list) != len(image_list) or None not in image_list:
         return False
-    pairs = zip(one, other, strict=True)
+    pairs = zip(text_list, image_list, strict=True)
     return all((text is None) != (image is None) for text, image in pairs)
 
 
@@ -368,7 +378,7 @@ def _are_as_long(row: Row, first: str, second: str) -> bool:
     value.
     """
     values = [row.get(name) or [] for name in (first, second)]
-    are_lists = all(isinstance(each, list) for each in values)
+    are_lists = all(isinstance(value, list) for value in values)
     return are_lists and len(values[0]) == len(values[1])
 
 
@@ -392,22 +402,26 @@ _BY_VALUE: Mapping[str, Callable[[Roles], list[ColumnProfile]]] = {
     "sentences": Roles.sentences,
     "caption": lambda roles: (
         roles.by_name("caption")
-        or roles.alone("caption", lambda each: each.is_prose or each.is_unnamed_text)
+        or roles.alone(
+            "caption", lambda column: column.is_prose or column.is_unnamed_text
+        )
     ),
     "label_name": lambda roles: (
         roles.by_name("label_name")
-        or roles.alone("label_name", lambda each: each.is_class)
+        or roles.alone("label_name", lambda column: column.is_class)
     ),
     "label": lambda roles: roles.by_name("label") or roles.numbered(),
     "text": lambda roles: (
-        roles.by_name("text") or roles.alone("text", lambda each: each.is_prose)
+        roles.by_name("text") or roles.alone("text", lambda column: column.is_prose)
     ),
 }
 """Roles that values give to columns, before or in place of names."""
 
 
 def choose(
-    columns: Mapping[str, ColumnProfile], rows: Sequence[Row], given: Sequence[str] = ()
+    columns: Mapping[str, ColumnProfile],
+    rows: Sequence[Row],
+    required: Sequence[str] = (),
 ) -> Choice:
     """Return the first kind of samples whose roles columns have, and which columns
     these are.
@@ -415,14 +429,14 @@ def choose(
     Args:
         columns: The columns of a table, as `columns_of` returns them.
         rows: The rows that they were seen in.
-        given: Fields that the user names, which the type has to have.
+        required: Fields that the type must have, as the user names them.
 
     Returns:
         The choice; of crude samples if no kind fits, or if columns with content would
         be left out of a sample that is an image alone.
 
     """
-    fields = {*given}
+    fields = {*required}
     whole = {
         name: column
         for name, column in columns.items()
@@ -438,8 +452,8 @@ def choose(
     choice = _with_places(choice, rows)
     rest = [column for name, column in columns.items() if name not in choice.used]
     has_more_media = any(column.is_media for column in rest)
-    has_content = any(column.tells and not column.is_nested for column in rest)
-    is_image_alone = choice.sample_type == "ImageSample" and not given
+    has_content = any(column.has_content and not column.is_nested for column in rest)
+    is_image_alone = choice.sample_type == "ImageSample" and not required
     if has_more_media or (is_image_alone and has_content):
         return CRUDE_CHOICE
     return choice
@@ -506,14 +520,14 @@ _PLACES = re.compile(r"<(image|video|img)|'type': '(image|video)")
 
 
 def _first_kind(
-    columns: Mapping[str, ColumnProfile], rows: Sequence[Row], given: set[str]
+    columns: Mapping[str, ColumnProfile], rows: Sequence[Row], required: set[str]
 ) -> Choice | None:
     roles = Roles(columns, rows)
     for kind in KINDS:
-        if given <= {*kind.fields} and not any(
+        if required <= {*kind.fields} and not any(
             roles.of(role, {}) for role in kind.unless
         ):
-            choice = _filled(kind, roles, given)
+            choice = _filled(kind, roles, required)
             if choice is not None:
                 return choice
     return None
@@ -523,18 +537,20 @@ def fill(
     sample_type: str,
     columns: Mapping[str, ColumnProfile],
     rows: Sequence[Row],
-    given: Sequence[str],
+    stated: Sequence[str],
 ) -> Choice:
     """Return a type that the user names with as many of its fields as columns fill."""
     roles = Roles(columns, rows)
     kinds = [kind for kind in KINDS if kind.sample_type == sample_type]
-    choices = [_filled(kind, roles, {*given}, partly=True) for kind in kinds]
-    found = [choice for choice in choices if choice is not None]
-    return max(found, key=lambda each: len(each.field_map), default=Choice(sample_type))
+    choices = [_filled(kind, roles, {*stated}, partly=True) for kind in kinds]
+    fitting = [choice for choice in choices if choice is not None]
+    return max(
+        fitting, key=lambda each: len(each.field_map), default=Choice(sample_type)
+    )
 
 
 def _filled(
-    kind: SampleKind, roles: Roles, given: set[str], *, partly: bool = False
+    kind: SampleKind, roles: Roles, stated: set[str], *, partly: bool = False
 ) -> Choice | None:
     """Return a kind with its fields filled, None if a column that it needs is
     missing.
@@ -542,7 +558,7 @@ def _filled(
     field_map: dict[str, str] = {}
     used: dict[str, str] = {}
     for name, template in kind.fields.items():
-        if name in given:
+        if name in stated:
             continue
         text = _filled_field(template, roles, used)
         if text is None and not partly:

@@ -40,15 +40,15 @@ class MediaIndex:
     def _by(
         self,
     ) -> tuple[dict[str, list[str]], dict[str, list[str]], dict[str, list[str]]]:
-        found: tuple[dict[str, list[str]], ...] = ({}, {}, {})
+        indexes: tuple[dict[str, list[str]], ...] = ({}, {}, {})
         for path in self.paths:
             base = posixpath.basename(path)
             stem = posixpath.splitext(base)[0]
-            found[EXACT].setdefault(base, []).append(path)
-            found[STEM].setdefault(stem, []).append(path)
+            indexes[EXACT].setdefault(base, []).append(path)
+            indexes[STEM].setdefault(stem, []).append(path)
             if number := _NUMBER.search(stem):
-                found[NUMBER].setdefault(str(int(number[1])), []).append(path)
-        return found  # type: ignore[return-value]
+                indexes[NUMBER].setdefault(str(int(number[1])), []).append(path)
+        return indexes  # type: ignore[return-value]
 
     def find(self, value: Any, below: str = "") -> tuple[int, list[str]]:
         """Return how a value names files, and the files that it may mean.
@@ -118,7 +118,9 @@ def template_of(value: Any, path: str) -> str | None:
     at = normal(path).rfind(normalised)
     if "{" in path:
         return None
-    if at >= 0 and (not normalised.isdigit() or _alone(path, at, len(normalised))):
+    if at >= 0 and (
+        not normalised.isdigit() or _is_whole_number(path, at, len(normalised))
+    ):
         return f"{path[:at]}{{}}{path[at + len(normalised) :]}"
     stem, extension = posixpath.splitext(path)
     number = _NUMBER.search(stem)
@@ -127,7 +129,7 @@ def template_of(value: Any, path: str) -> str | None:
     return None
 
 
-def _alone(path: str, at: int, length: int) -> bool:
+def _is_whole_number(path: str, at: int, length: int) -> bool:
     """Return whether the digits at a place of a path are a whole number there."""
     return (
         not path[at - 1 : at].isdigit()

@@ -55,7 +55,7 @@ class TableScene(Protocol):
         """The path that is opened."""
 
     @property
-    def told(self) -> DataOptions:
+    def options(self) -> DataOptions:
         """The options of the entry."""
 
     @property
@@ -115,8 +115,8 @@ def state_parts(
         ConfigError: If `split_by` does not fit the column.
 
     """
-    if scene.told.split_by is not None:
-        return _as_told(scene, rows, columns)
+    if scene.options.split_by is not None:
+        return _parts_by_mapping(scene, rows, columns)
     unclear: dict[str, Counter[str]] = {}
     held_out: list[RowParts] = []
     for name, column in columns.items():
@@ -149,22 +149,26 @@ def _merged_flags(columns: Sequence[RowParts]) -> RowParts:
     return replace(columns[0], of_row=merged)
 
 
-def _as_told(
+def _parts_by_mapping(
     scene: TableScene, rows: Any, columns: Mapping[str, ColumnProfile]
 ) -> RowParts | None:
     """Return the part of each row by the mapping that the user gives."""
-    told = scene.told.split_by
-    if not told:
+    split_by = scene.options.split_by
+    if not split_by:
         return None
-    if len(told) > 1:
-        raise ConfigError(f"{scene.path}: split_by takes one column, got {len(told)}")
-    name, given = next(iter(told.items()))
+    if len(split_by) > 1:
+        raise ConfigError(
+            f"{scene.path}: split_by takes one column, got {len(split_by)}"
+        )
+    name, part_of_value = next(iter(split_by.items()))
     if name not in columns:
         raise ConfigError(
             f"{scene.path}: split_by names no column of the rows: {name!r}"
             f"{nearest(name, [*columns])}. The columns are {some(columns)}"
         )
-    meaning = {_text_of(value): canonical_part(part) for value, part in given.items()}
+    meaning = {
+        _text_of(value): canonical_part(part) for value, part in part_of_value.items()
+    }
     texts = [*map(_text_of, _column_values(rows, name))]
     missing = Counter(text for text in texts if text not in meaning)
     if missing:
@@ -179,11 +183,11 @@ def _column_values(rows: Any, name: str) -> list[Any]:
     """Return the value of each row; None for rows that cannot be read."""
     if isinstance(rows, ParquetSource | ArrowSource):
         return [*rows.column_values(name)]
-    found: list[Any] = []
+    values: list[Any] = []
     for shard, count in enumerate(rows.counts):
         for row in rows.read_shard(shard, [*range(count)]):
-            found.append(None if isinstance(row, Failed) else row.get(name))
-    return found
+            values.append(None if isinstance(row, Failed) else row.get(name))
+    return values
 
 
 def _text_of(value: Any) -> str:
@@ -265,9 +269,9 @@ def _notes(
     near = {}
     for value, part in meaning.items():
         like = nearly_part(value)
-        is_known = part != value or part in PARTS
+        is_usual = part != value or part in PARTS
         is_held_out = like != "train" and parts_in(value) != []
-        if like is not None and not is_known and not is_held_out:
+        if like is not None and not is_usual and not is_held_out:
             near[value] = like
     notes = []
     if near:
@@ -290,7 +294,7 @@ def _notes(
 
 def _unclear(scene: TableScene, name: str, counts: Counter[str]) -> str:
     values = sorted(
-        (value for value in counts if value), key=lambda each: (len(each), each)
+        (value for value in counts if value), key=lambda value: (len(value), value)
     )
     last = {3: ("train", "val", "test"), 2: ("train", "test")}
     parts = last.get(len(values), ("train",) * (len(values) - 1) + ("val",))
@@ -397,7 +401,7 @@ def _by_column(
     whole = SplitAssignment(
         shared=tuple(scene.inventory.kinds), folders=splits.folders, notes=notes
     )
-    if _tells_more(look, stated.column) or scene.base != scene.root:
+    if _has_content(look, stated.column) or scene.base != scene.root:
         return whole
     parts = {
         part: tuple(dict.fromkeys(names))
@@ -436,19 +440,19 @@ def _compared(
     return media, conflicts
 
 
-def _tells_more(look: TablePreview, column: str) -> bool:
+def _has_content(look: TablePreview, column: str) -> bool:
     """Return whether a table has more than the names of media and their split parts."""
     if choose(look.columns, look.first).sample_type not in (
         "CrudeSample",
         "ImageSample",
     ):
         return True
-    own = (
+    rest = (
         each
         for each in look.columns.values()
         if each.name != column and not each.is_media
     )
-    return any(each.tells and each.form != "number" for each in own)
+    return any(each.has_content and each.form != "number" for each in rest)
 
 
 def _undivided(
@@ -463,18 +467,18 @@ def _undivided(
         return splits
     title = look.files[0]
     count = counted(outside.total(), "row")
-    where = ", ".join([*outside][:3])
+    outer = ", ".join([*outside][:3])
     if splits.lists:
-        note = f"{count} of {title} left out, whose media are in no split part: {where}"
+        note = f"{count} of {title} left out, whose media are in no split part: {outer}"
         return replace(splits, notes=(*splits.notes, note))
     media = {*scene.inventory.media}
     in_parts = (name for name in part_of_file if name in media)
     folders = sorted({_part_folder(name, splits) for name in in_parts})
     is_held_out = bool(rows.keys() - {"train"})
-    if is_held_out and _beside_each_other(title, folders, outside):
+    if is_held_out and _are_siblings(title, folders, outside):
         doubt = (
             f"rows of {title} name media in {', '.join(folders)}, which may be split "
-            f"parts, and {count} in none of them: {where}. Write files: ['**'] to read "
+            f"parts, and {count} in none of them: {outer}. Write files: ['**'] to read "
             "all rows as one part, or give the rows a column 'split' with the part of "
             "each"
         )
@@ -517,9 +521,7 @@ def _part_folder(name: str, splits: SplitAssignment) -> str:
     return "/".join(pieces[: next(marked, len(pieces))])
 
 
-def _beside_each_other(
-    table: str, folders: Sequence[str], outside: Iterable[str]
-) -> bool:
+def _are_siblings(table: str, folders: Sequence[str], outside: Iterable[str]) -> bool:
     """Return whether folders of split parts are those of the table, or others are among
     them.
     """

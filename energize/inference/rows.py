@@ -149,7 +149,7 @@ def _have_same_columns(scene: Scene, one: TablePreview, other: TablePreview) -> 
     """Return whether two tables have equal columns, or all fields of the user's map."""
     if one.names == other.names:
         return True
-    field_map = scene.told.field_map
+    field_map = scene.options.field_map
     if not field_map:
         return False
     options = [
@@ -164,37 +164,37 @@ def _named_in(look: TablePreview) -> Iterator[str]:
     """Yield the paths of media that the first rows of a table name."""
     for column in look.media:
         for value in values_in({"": [*column.values]}, "") if column.paths else ():
-            for each in value if isinstance(value, list) else [value]:
-                yield fill(column.paths[0], media_name(each) or str(each))
+            for entry in value if isinstance(value, list) else [value]:
+                yield fill(column.paths[0], media_name(entry) or str(entry))
 
 
 def _joined(scene: Scene, looks: Sequence[TablePreview]) -> list[TablePreview]:
     """Return tables of which two are one that share a key and are no samples alone."""
     if len(looks) != 2 or any(_is_whole(look) for look in looks):
         return [*looks]
-    one, other = sorted(looks, key=lambda look: not look.media)
-    for name in sorted(one.names & other.names):
-        if not _share_keys(one.columns[name], other.columns[name]):
+    main, other = sorted(looks, key=lambda look: not look.media)
+    for name in sorted(main.names & other.names):
+        if not _share_keys(main.columns[name], other.columns[name]):
             continue
         by_key = _rows_by_key(_all_rows(scene, other), name)
         if by_key is None:
             continue
         rows = [
             {**by_key.get(str(row.get(name)), {}), **row}
-            for row in _all_rows(scene, one)
+            for row in _all_rows(scene, main)
         ]
         keyed = ({**row, KEY: f"{number:06d}"} for number, row in enumerate(rows))
-        look = scene.look_at(MemoryRows(keyed), (*one.files, *other.files))
+        look = scene.look_at(MemoryRows(keyed), (*main.files, *other.files))
         if _is_whole(look):
             return [look]
     return [*looks]
 
 
-def _share_keys(one: ColumnProfile, other: ColumnProfile) -> bool:
+def _share_keys(main: ColumnProfile, other: ColumnProfile) -> bool:
     """Return whether two columns have the same keys, unique in the first column."""
-    if not _may_be_key(one) or not _may_be_key(other):
+    if not _may_be_key(main) or not _may_be_key(other):
         return False
-    keys = [str(value) for value in one.values]
+    keys = [str(value) for value in main.values]
     return len({*keys}) == len(keys) and {*keys} == {*map(str, other.values)}
 
 
@@ -276,7 +276,8 @@ def _strength_of_texts(look: TablePreview, media: Sequence[str]) -> int:
 def _strength_of_names(look: TablePreview, naming: Sequence[ColumnProfile]) -> int:
     """Return the strength of a table that names media."""
     has_content = any(
-        column.tells and column.form != "number" for column in look.columns.values()
+        column.has_content and column.form != "number"
+        for column in look.columns.values()
     )
     if not has_content and not _is_whole(look):
         return WEAK
@@ -318,7 +319,7 @@ def _why_no_media(scene: Scene, look: TablePreview) -> DatasetError | None:
                 f"{_where_to_look(scene, column.name, names)}"
             )
     web = on_the_web(look.columns)
-    if web is None or scene.told.kind is not None:
+    if web is None or scene.options.kind is not None:
         return None
     return DatasetError(
         f"the images or videos are on the web: column {web.name!r} has "
@@ -413,12 +414,12 @@ def _paths_in_rows(
                     yield column, path, normal(media_name(value) or str(value))
 
 
-def _are_two(one: str, other: str) -> bool:
+def _are_two(first: str, second: str) -> bool:
     """Return whether two paths differ in folders, as one is no end of the other."""
     longer, shorter = (
-        f"/{each}" for each in sorted((one, other), key=len, reverse=True)
+        f"/{path}" for path in sorted((first, second), key=len, reverse=True)
     )
-    return "/" in one and "/" in other and not longer.endswith(shorter)
+    return "/" in first and "/" in second and not longer.endswith(shorter)
 
 
 def _described(
@@ -503,7 +504,7 @@ def _paths_by_column(
 def _path_of(scene: Scene, column: ColumnProfile, value: Any, below: str) -> str | None:
     """Return the file in the folder that a value names, None if there is none."""
     name = media_name(value) or str(value)
-    if scene.told.media.path is not None:
+    if scene.options.media.path is not None:
         return scene.index.paths.get(normal(fill(column.paths[0], name)))
     _, paths = scene.index.find(name, below)
     return paths[0] if len(paths) == 1 else None

@@ -53,7 +53,7 @@ from energize.inference.sidecars import SidecarFile, find_sidecars
 from energize.inference.splits import SplitAssignment, find_splits, matches
 from energize.inference.words import is_part_word, parts_in, words_of
 
-_ALIKE = {
+_COMPETING_KINDS = {
     **{kind: {*MEDIA} for kind in MEDIA},
     **{kind: {kind} for kind in ("table", "tar", "shard")},
 }
@@ -103,7 +103,7 @@ class Scene:
     """
 
     path: Path
-    told: DataOptions
+    options: DataOptions
     around: Scene | None = None
     part: str | None = None
     prefix: str = ""
@@ -121,17 +121,19 @@ class Scene:
     @cached_property
     def base(self) -> Path:
         """The folder in which names of files in rows begin."""
-        if self.told.media.folder is None:
+        if self.options.media.folder is None:
             return self.root
         tried = self.image_folders
-        return next((each for each in tried if path_type(each) == "folder"), tried[0])
+        return next(
+            (folder for folder in tried if path_type(folder) == "folder"), tried[0]
+        )
 
     @property
     def image_folders(self) -> list[Path]:
         """What `image_folder` may be: below the working directory, and below the
         data.
         """
-        folder = self.told.media.folder or "."
+        folder = self.options.media.folder or "."
         whole = path_of(absolute(folder))
         if is_url(folder) or os.path.isabs(folder):
             return [whole]
@@ -145,25 +147,31 @@ class Scene:
         if not self.is_folder:
             kind = "tar" if self.path.suffix == ".tar" else "table"
             return Inventory(self.root, {self.path.name: kind})
-        found = take_inventory(self.root)
-        if self.told.files is None:
-            return found
-        kept = [name for name in found.kinds if matches(name, self.told.files)]
-        if not kept:
-            raise DatasetError(f"{self.path}: no file matches {list(self.told.files)}")
-        return found.below(kept)
+        inventory = take_inventory(self.root)
+        if self.options.files is None:
+            return inventory
+        names = [name for name in inventory.kinds if matches(name, self.options.files)]
+        if not names:
+            raise DatasetError(
+                f"{self.path}: no file matches {list(self.options.files)}"
+            )
+        return inventory.below(names)
 
     @cached_property
     def splits(self) -> SplitAssignment:
         """Which file belongs to which split part."""
-        if self.told.files is not None or not self.is_folder or self.around is not None:
+        if (
+            self.options.files is not None
+            or not self.is_folder
+            or self.around is not None
+        ):
             return SplitAssignment(shared=tuple(self.inventory.kinds))
-        found = self.splits_by_files
-        if self.told.split_by:
+        splits = self.splits_by_files
+        if self.options.split_by:
             return SplitAssignment(
-                shared=tuple(self.inventory.kinds), folders=found.folders
+                shared=tuple(self.inventory.kinds), folders=splits.folders
             )
-        return parts_by_rows(self, found)
+        return parts_by_rows(self, splits)
 
     @cached_property
     def splits_by_files(self) -> SplitAssignment:
@@ -211,11 +219,11 @@ class Scene:
             return replace(self, around=self, prefix=folder)
         if part is None:
             return self
-        made = replace(self, part=part)
-        vars(made).update(
+        scene = replace(self, part=part)
+        vars(scene).update(
             {name: vars(self)[name] for name in _SHARED if name in vars(self)}
         )
-        return made
+        return scene
 
     @cached_property
     def media(self) -> list[str]:
@@ -226,16 +234,16 @@ class Scene:
         which are.
         """
         media = sorted(self.names(*MEDIA))
-        own = {*self.splits.parts.get(self.part or "", ())}
-        return media if not own or not own.isdisjoint(media) else []
+        names = {*self.splits.parts.get(self.part or "", ())}
+        return media if not names or not names.isdisjoint(media) else []
 
     @cached_property
     def sidecars(self) -> list[SidecarFile]:
         """The files that belong to one of the media each."""
         if not self.is_folder or not self.media:
             return []
-        others = {name: self.inventory.kinds[name] for name in self.names(*SIDECARS)}
-        return find_sidecars(self.media, others, self.part_folders)
+        kinds = {name: self.inventory.kinds[name] for name in self.names(*SIDECARS)}
+        return find_sidecars(self.media, kinds, self.part_folders)
 
     def names(self, *kinds: str) -> list[str]:
         """Return the files of some kinds: those of the split part, or those of none if
@@ -249,7 +257,9 @@ class Scene:
             return shared
         in_part = self.splits.parts.get(self.part, ())
         names = [name for name in in_part if kind_of[name] in kinds]
-        covered = {kind for name in names for kind in _ALIKE.get(kind_of[name], ())}
+        covered = {
+            kind for name in names for kind in _COMPETING_KINDS.get(kind_of[name], ())
+        }
         return names + [name for name in shared if kind_of[name] not in covered]
 
     # Tables.
@@ -345,7 +355,7 @@ class Scene:
 
     def _stated_media(self, column: str) -> Named | None:
         """Return the media of the column that `media_path` names, None for others."""
-        template = self.told.media.path
+        template = self.options.media.path
         if template is None:
             return None
         if not template.partition("{")[2].startswith((f"{column}}}", f"{column}:")):
@@ -369,7 +379,8 @@ class Scene:
         if len(kinds) != 1 or len(templates) > _MOST_TEMPLATES:
             return None
         return Named(
-            kinds.pop(), tuple(sorted(templates, key=lambda each: -templates[each]))
+            kinds.pop(),
+            tuple(sorted(templates, key=lambda template: -templates[template])),
         )
 
     def _moved(self, names: Sequence[str], below: str) -> Named | None:
@@ -420,18 +431,15 @@ class Scene:
         if self.is_folder and self.base == self.root:
             return self.inventory.kinds.get(self.index.paths.get(normal(name), ""))
         kind = kind_by_name(name)
-        place = absolute(joined(self.base, name))
-        if (
-            not place.startswith(f"{absolute(self.base)}/")
-            or path_type(place) != "file"
-        ):
+        path = absolute(joined(self.base, name))
+        if not path.startswith(f"{absolute(self.base)}/") or path_type(path) != "file":
             return None
         if kind is not None:
             return str(kind.value)
         inside = kind_inside(self.base, name)
         return inside if inside in (IMAGE, AV) else None
 
-    def _found_by(self, most: int, values: Sequence[Any], below: str) -> Named | None:
+    def _located_by(self, most: int, values: Sequence[Any], below: str) -> Named | None:
         """Return where media of names or numbers lie, None unless each value means
         one.
         """
@@ -448,7 +456,7 @@ class Scene:
             kinds.add(str(kind_by_name(paths[0]) or IMAGE))
         if not templates or len(templates) > _MOST_TEMPLATES or len(kinds) > 1:
             return None
-        by_count = sorted(templates, key=lambda each: -templates[each])
+        by_count = sorted(templates, key=lambda template: -templates[template])
         return Named(kinds.pop(), tuple(by_count))
 
     def _with_keys(
@@ -463,7 +471,7 @@ class Scene:
             values = self._keys_in(column, count)
             is_other = {*words_of(column.name)}.isdisjoint(_IMAGE_WORDS)
             for how in (STEM, NUMBER) if values else ():
-                named = self._found_by(how, values, below)
+                named = self._located_by(how, values, below)
                 rank = (is_other, how)
                 if named is not None and (best is None or rank < best):
                     plural = "s" if column.form.endswith("s") else ""
@@ -497,11 +505,12 @@ class Scene:
         """Return whether the folder or the split part has about as many media as
         rows.
         """
-        own = self.splits_by_files.parts.get(self.part or "", ())
-        in_part = sum(self.inventory.kinds[name] in MEDIA for name in own)
+        names = self.splits_by_files.parts.get(self.part or "", ())
+        in_part = sum(self.inventory.kinds[name] in MEDIA for name in names)
         counts = (len(self.index.names), in_part)
         return any(
-            there and abs(there - count) <= max(there, count) // 2 for there in counts
+            present and abs(present - count) <= max(present, count) // 2
+            for present in counts
         )
 
 
@@ -527,7 +536,7 @@ def by_file_name(template: str) -> bool:
 
 def _may_be_path(name: str) -> bool:
     """Return whether a text may be the path of a file."""
-    spaced = any(each in name for each in "\n\t\0") or (
+    spaced = any(character in name for character in "\n\t\0") or (
         " " in name and not kind_by_name(name)
     )
     return 0 < len(name) <= _LONGEST_NAME and not spaced
@@ -541,8 +550,8 @@ def sample_of(rows: ShardedSource[Row]) -> list[Row]:
     numbers = [*range(min(FIRST, count))]
     if count > FIRST:
         numbers += np.unique(np.linspace(FIRST, count - 1, SPREAD).astype(int)).tolist()
-    found = rows.read(np.array(numbers, dtype=np.int64)) if numbers else []
-    return [unfolded(row) for row in found if not isinstance(row, Failed)]
+    read = rows.read(np.array(numbers, dtype=np.int64)) if numbers else []
+    return [unfolded(row) for row in read if not isinstance(row, Failed)]
 
 
 def classes_of(rows: Any) -> dict[str, list[str]]:
@@ -560,12 +569,12 @@ def classes_of(rows: Any) -> dict[str, list[str]]:
         AttributeError,
     ):  # rows without a schema too
         return {}
-    known = {
-        name: each
-        for name, each in features.items()
-        if each.get("_type") == "ClassLabel"
+    labels = {
+        name: feature
+        for name, feature in features.items()
+        if feature.get("_type") == "ClassLabel"
     }
-    return {name: [*map(str, each["names"])] for name, each in known.items()}
+    return {name: [*map(str, feature["names"])] for name, feature in labels.items()}
 
 
 def files_without(rows: Any, column: str) -> list[str]:
@@ -625,15 +634,15 @@ def listed(names: Iterable[str], most: int = 3) -> str:
 
 def check_folder(scene: Scene) -> None:
     """Raise `ConfigError` for an image folder or a path of media that cannot be."""
-    told = scene.told
-    if told.media.folder is not None and path_type(scene.base) != "folder":
+    options = scene.options
+    if options.media.folder is not None and path_type(scene.base) != "folder":
         tried = " nor ".join(map(str, scene.image_folders))
         raise ConfigError(
-            f"{scene.path}: image_folder={told.media.folder!r} is not a folder: there "
-            f"is no {tried}"
+            f"{scene.path}: image_folder={options.media.folder!r} is not a folder: "
+            f"there is no {tried}"
         )
-    if told.media.path is not None and not _COLUMN.search(told.media.path):
+    if options.media.path is not None and not _COLUMN.search(options.media.path):
         raise ConfigError(
-            f"{scene.path}: media_path={told.media.path!r} names no column. Write the "
-            "column whose values name files: 'images/{COLUMN}.jpg'"
+            f"{scene.path}: media_path={options.media.path!r} names no column. Write "
+            "the column whose values name files: 'images/{COLUMN}.jpg'"
         )

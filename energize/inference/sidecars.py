@@ -25,13 +25,13 @@ class SidecarFile(NamedTuple):
 
 
 def find_sidecars(
-    media: Sequence[str], others: Mapping[str, str], part_folders: Collection[str]
+    media: Sequence[str], kinds: Mapping[str, str], part_folders: Collection[str]
 ) -> list[SidecarFile]:
     """Return the files that belong to media.
 
     Args:
         media: The names of images, videos and sounds.
-        others: The kinds of all other files by name.
+        kinds: The kinds of all other files by name.
         part_folders: Names of folders that are split parts, and no level of a tree.
 
     Returns:
@@ -41,7 +41,7 @@ def find_sidecars(
     """
     candidates = [
         name
-        for name, kind in others.items()
+        for name, kind in kinds.items()
         if kind != "table" or name.lower().endswith(".json")
     ]
     if not candidates:
@@ -103,7 +103,7 @@ def _are_owned(files: Sequence[SidecarFile]) -> bool:
 
 
 def _in_own_folders(
-    media: Sequence[str], others: Sequence[str]
+    media: Sequence[str], candidates: Sequence[str]
 ) -> dict[str, list[str]]:
     """Return the media of files that are alone with one in a folder, as in
     `17/image.png`.
@@ -116,7 +116,7 @@ def _in_own_folders(
     if len(by_folder) < 2 or len({posixpath.basename(name) for name in media}) > 1:
         return {}
     by_name: dict[str, list[str]] = {}
-    for name in others:
+    for name in candidates:
         if posixpath.dirname(name) in by_folder:
             by_name.setdefault(posixpath.basename(name), []).append(name)
     return {
@@ -130,4 +130,4 @@ def _in_own_folders(
 def _folders(name: str, part_folders: Collection[str]) -> tuple[str, ...]:
     """Return the folders of a file that are no split parts."""
     folders = posixpath.dirname(name).split("/")
-    return tuple(each for each in folders if each and each not in part_folders)
+    return tuple(folder for folder in folders if folder and folder not in part_folders)

@@ -57,17 +57,17 @@ class SplitAssignment:
     doubt: str = ""
     notes: tuple[str, ...] = ()
 
-    def meant(self, asked: str) -> str | None:
+    def find_part(self, part_name: str) -> str | None:
         """Return the part that a name or another usual name for it means, None if there
         is none.
         """
-        name = canonical_part(asked)
-        candidates = [asked, name, *SAME_PARTS.get(name, ())]
-        if name == asked:
-            candidates = [asked, *SAME_PARTS.get(name, ())]
+        name = canonical_part(part_name)
+        candidates = [part_name, name, *SAME_PARTS.get(name, ())]
+        if name == part_name:
+            candidates = [part_name, *SAME_PARTS.get(name, ())]
         return next((part for part in candidates if part in self.parts), None)
 
-    def part_named(self, asked: str, path: object) -> str | None:
+    def part_named(self, part_name: str, path: object) -> str | None:
         """Return the part that is meant by a name; None for all files, where there are
         no parts.
 
@@ -77,30 +77,32 @@ class SplitAssignment:
         """
         if self.doubt:
             raise SplitError(f"{path}: {self.doubt}")
-        found = self.meant(asked)
-        name = canonical_part(asked)
-        if found is not None:
-            return found
+        part_meant = self.find_part(part_name)
+        name = canonical_part(part_name)
+        if part_meant is not None:
+            return part_meant
         if not self.parts and name == "train":
             return None
-        known = [*self.parts]
-        alike = [part for part in known if name in (*parts_in(part), nearly_part(part))]
-        if name == "train" and not alike and all(map(_is_held_out, known)):
+        names = [*self.parts]
+        similar = [
+            part for part in names if name in (*parts_in(part), nearly_part(part))
+        ]
+        if name == "train" and not similar and all(map(_is_held_out, names)):
             raise SplitError(
-                f"{path} has only held-out data: {some(known)}, and no split part "
-                f"{asked!r}. If these files are to be trained on nevertheless, write "
-                f"split_part={known[0]!r}"
+                f"{path} has only held-out data: {some(names)}, and no split part "
+                f"{part_name!r}. If these are to be trained on nevertheless, write "
+                f"split_part={names[0]!r}"
             )
-        choice = f"split_part={alike[0]!r}" if alike else ""
-        if not known or (
-            name in ("val", "dev", "eval") and "train" in known and not alike
+        choice = f"split_part={similar[0]!r}" if similar else ""
+        if not names or (
+            name in ("val", "dev", "eval") and "train" in names and not similar
         ):
             choice = "split_part='train', subset={'range': ['90%', '100%']}"
-        known = known or ["train"]
+        names = names or ["train"]
         raise SplitError(
-            f"{path} has no split part {asked!r}{nearest(asked, known)}; it has "
-            f"{some(known)}. Write {choice or f'split_part={known[0]!r}'}, or name the "
-            "files of this part: files: ['PATTERN', ...]"
+            f"{path} has no split part {part_name!r}{nearest(part_name, names)}; it "
+            f"has {some(names)}. Write {choice or f'split_part={names[0]!r}'}, or name "
+            "the files of this part: files: ['PATTERN', ...]"
         )
 
 
@@ -120,9 +122,9 @@ def find_splits(inventory: Inventory) -> SplitAssignment:
         ConfigError: If `README.md` names several configurations.
 
     """
-    said = _by_readme(inventory) or _by_dict(inventory)
-    if said is not None:
-        return said
+    stated = _by_readme(inventory) or _by_dict(inventory)
+    if stated is not None:
+        return stated
     marks, doubt = _folder_marks(inventory)
     doubt = _configurations(inventory, {*map(posixpath.basename, marks)}) or doubt
     parts: dict[str, list[str]] = {}
@@ -135,11 +137,11 @@ def find_splits(inventory: Inventory) -> SplitAssignment:
             shared.append(name)
         else:
             parts.setdefault(part, []).append(name)
-    made = {part: tuple(names) for part, names in parts.items()}
+    files = {part: tuple(names) for part, names in parts.items()}
     folders = frozenset(map(posixpath.basename, marks))
-    notes = _misspelled(shared, inventory) if made else ()
+    notes = _misspelled(shared, inventory) if files else ()
     splits = SplitAssignment(
-        made, tuple(shared), folders=folders, doubt=doubt, notes=notes
+        files, tuple(shared), folders=folders, doubt=doubt, notes=notes
     )
     if not {*shared}.isdisjoint(inventory.media):
         return _by_lists(inventory, splits) or splits
@@ -165,10 +167,10 @@ def _by_readme(inventory: Inventory) -> SplitAssignment | None:
     if "README.md" not in inventory.kinds:
         return None
     configurations, default = _configurations_of_readme(inventory)
-    found = {
+    assignments = {
         name: _patterns(inventory, parts) for name, parts in configurations.items()
     }
-    matching = {name: splits for name, splits in found.items() if splits.parts}
+    matching = {name: splits for name, splits in assignments.items() if splits.parts}
     if not matching:
         return None
     chosen = [name for name in matching if name in (default or ["default"])]
@@ -183,10 +185,10 @@ def _by_readme(inventory: Inventory) -> SplitAssignment | None:
         )
     name = chosen[0] if chosen else next(iter(matching))
     notes = _unmatched(inventory, configurations[name])
-    others = [other for other in matching if other != name]
-    if others:
+    rest = [other for other in matching if other != name]
+    if rest:
         lines = ", ".join(
-            f"files: {_first_patterns(configurations[other])}" for other in others
+            f"files: {_first_patterns(configurations[other])}" for other in rest
         )
         notes.append(
             f"README.md has the configurations {some(matching)}, and {name!r} is its "
@@ -249,15 +251,17 @@ def _doubt_of_patterns(
     for part, wanted in patterns.items():
         if canonical_part(part) != "train":
             continue
-        said = {each for pattern in wanted for each in parts_in(pattern)}
+        stated = {
+            stated_part for pattern in wanted for stated_part in parts_in(pattern)
+        }
         names = splits.parts.get("train", ())
-        other = [name for name in names if _held_out_by_name(name, inventory) - said]
+        other = [name for name in names if _held_out_by_name(name, inventory) - stated]
         if other:
-            kept = json.dumps([name for name in names if name not in other])
+            training = json.dumps([name for name in names if name not in other])
             return (
                 f"README.md takes {some(wanted)} as the split part {part!r}, and names "
                 f"of files among these say that they are held out: {some(other)}. "
-                f"Write files: {kept} to train without them, files: "
+                f"Write files: {training} to train without them, files: "
                 f"{json.dumps([*wanted])} to train on all, or correct README.md"
             )
     return ""
@@ -267,10 +271,10 @@ def _held_out_by_name(name: str, inventory: Inventory) -> set[str]:
     """Return the split parts other than training that names of a file and its folders
     say.
     """
-    said = {_part_of_stem(name, inventory) or ""}
+    words = {_part_of_stem(name, inventory) or ""}
     for folder in posixpath.dirname(name).split("/"):
-        said |= {*parts_in(folder)} if is_part_word(folder) else set()
-    parts = {found for each in said for found in parts_in(each)}
+        words |= {*parts_in(folder)} if is_part_word(folder) else set()
+    parts = {part_of_word for word in words for part_of_word in parts_in(word)}
     return parts - {"train"}
 
 
@@ -399,13 +403,13 @@ def _files_by_configuration(
 _NUMBERS = re.compile(r"\d[\w-]*")
 
 
-def _doubt(folder: str, part: str, others: Sequence[str]) -> str:
-    beside = some(posixpath.basename(each) for each in others)
+def _doubt(folder: str, part: str, folders: Sequence[str]) -> str:
+    siblings = some(posixpath.basename(sibling) for sibling in folders)
     return (
         f"the folder {folder!r} may be the split part {part!r}, or hold data like "
-        f"{beside} beside it. Write files: ['{folder}/**'] to read it alone, files: "
-        f"['**'] to read all folders as one part, or files: ['{others[0]}/**', ...] to "
-        "read the others"
+        f"{siblings} beside it. Write files: ['{folder}/**'] to read it alone, files: "
+        f"['**'] to read all folders as one part, or files: ['{folders[0]}/**', ...] "
+        "to read the others"
     )
 
 
@@ -417,9 +421,9 @@ def _part_of(folder: str, marks: Mapping[str, tuple[str, bool]]) -> str | None:
     while folder:
         folders.insert(0, folder)
         folder = posixpath.dirname(folder)
-    found = [marks[folder] for folder in folders if folder in marks]
-    exact = (part for part, only in found if only)
-    return next(exact, found[0][0] if found else None)
+    marked = [marks[folder] for folder in folders if folder in marks]
+    exact = (part for part, only in marked if only)
+    return next(exact, marked[0][0] if marked else None)
 
 
 def _part_of_stem(name: str, inventory: Inventory) -> str | None:
@@ -436,8 +440,8 @@ def _part_of_stem(name: str, inventory: Inventory) -> str | None:
     first = words_of(base)[:1]
     if shard and first and parts_in(first[0]) and not is_part_word(base):
         return base
-    found = parts_in(base) if _OF_SEVERAL.isdisjoint(words_of(base)) else []
-    return found[0] if len(found) == 1 else None
+    parts = parts_in(base) if _OF_SEVERAL.isdisjoint(words_of(base)) else []
+    return parts[0] if len(parts) == 1 else None
 
 
 def _misspelled(names: Sequence[str], inventory: Inventory) -> tuple[str, ...]:

@@ -43,21 +43,21 @@ def open_tars(scene: Scene) -> WebdatasetSource:
             written.
     """
     if is_url(scene.path):
-        here = scene.path if scene.is_folder else scene.root
+        location = scene.path if scene.is_folder else scene.root
         raise NotPreparedError(
-            f"{scene.path}: tars in a store are prepared: energize prepare {here}"
+            f"{scene.path}: tars in a store are prepared: energize prepare {location}"
         )
     names = scene.names("tar")
     stats = [(scene.root / name).stat() for name in names]
-    known = [
-        [n, each.st_size, each.st_mtime_ns]
-        for n, each in zip(names, stats, strict=True)
+    states = [
+        [n, stat.st_size, stat.st_mtime_ns]
+        for n, stat in zip(names, stats, strict=True)
     ]
     called = (
         scene.path.absolute().name
     )  # a tar alone and its folder have indexes of their own
     folder = cache_folder(
-        "tars", digest([called, str(scene.root.absolute()), known]), called
+        "tars", digest([called, str(scene.root.absolute()), states]), called
     )
     try:
         if not is_prepared(folder):
@@ -166,16 +166,16 @@ def _decoded(raw: dict[str, Any]) -> dict[str, Any]:
     """Return a raw sample with its texts, numbers and JSON decoded, and media as they
     are.
     """
-    found = {}
+    decoded = {}
     for name, data in raw.items():
         if name.startswith("__") or not isinstance(data, bytes):
             continue
         decode = PART_DECODERS.get(name.rpartition(".")[2].lower())
         try:
-            found[name] = data if decode is None else decode(data)
+            decoded[name] = data if decode is None else decode(data)
         except (ValueError, DecodeError):
-            found[name] = data
-    return found
+            decoded[name] = data
+    return decoded
 
 
 def _none(column: str, values: Sequence[Any]) -> Named | None:

@@ -45,7 +45,7 @@ _log = logging.getLogger("energize")
 
 @convert_os_errors
 @without_notes()
-def verify(found: InferredPart, told: DataOptions) -> None:
+def verify(part: InferredPart, options: DataOptions) -> None:
     """Check the first samples, and samples spread over the others, once for each
     version of data.
 
@@ -54,40 +54,40 @@ def verify(found: InferredPart, told: DataOptions) -> None:
     when they are read.
 
     Args:
-        found: What was inferred.
-        told: What the user says; fields that are told and have another type are a
-            warning.
+        part: The inferred samples.
+        options: The options of the entry. A wrong type in a field of its field map is
+            a warning.
 
     Raises:
         DatasetError: If a field has a value of another type, or most samples cannot be
             made.
 
     """
-    source = found.source
-    marker = cache_folder("verified", _version(found))
+    source = part.source
+    marker = cache_folder("verified", _version(part))
     if not is_first_rank() or not source.count or marker.exists():
         return
     numbers = _numbers(source.count)
     _plan(source, numbers)
-    load = _loader(found)
+    load = _loader(part)
     failed: list[str] = []
     raws = source.read(numbers)
     for number, raw in zip(numbers.tolist(), raws, strict=True):
-        failed += _faults_of_sample(found, told, number, raw, load)
+        failed += _faults_of_sample(part, options, number, raw, load)
     if len(failed) * _MOST_FAILED > len(numbers):
         count = (
             f"{len(failed)} of {len(numbers)} samples cannot be made, the first one is "
         )
-        raise DatasetError(_refusal(found, f"{count}{failed[0]}"))
-    _check_texts(found, inferred_texts(found, told))
+        raise DatasetError(_refusal(part, f"{count}{failed[0]}"))
+    _check_texts(part, inferred_texts(part, options))
     with suppress(EnergizeError, OSError):
         marker.parent.mkdir(parents=True, exist_ok=True)
-        write_new(marker, found.spec.model_dump_json().encode(), DatasetError)
+        write_new(marker, part.spec.model_dump_json().encode(), DatasetError)
 
 
 def _faults_of_sample(
-    found: InferredPart,
-    told: DataOptions,
+    part: InferredPart,
+    options: DataOptions,
     number: int,
     raw: Any,
     load: SampleLoader[Any],
@@ -98,48 +98,48 @@ def _faults_of_sample(
     """
     if isinstance(raw, Failed):
         return [f"{raw.where}: {raw.reason}"]
-    where = found.source.where(number)
+    location = part.source.where(number)
     try:
         sample = load(raw)
     except DataError as reason:
-        return [f"{where}: {reason}"]
+        return [f"{location}: {reason}"]
     faults = []
     for name, fault in type_faults(sample).items():
-        text = f"{where}: {name!r}: {fault}"
-        if _is_told(name, told):
-            log_once(found.spec.path, f"type of {name}", text, logging.WARNING)
+        text = f"{location}: {name!r}: {fault}"
+        if _is_stated(name, options):
+            log_once(part.spec.path, f"type of {name}", text, logging.WARNING)
         elif getattr(sample, name) is None:
             faults.append(text)
         else:
-            raise DatasetError(_refusal(found, text))
+            raise DatasetError(_refusal(part, text))
     return faults
 
 
-def inferred_texts(found: InferredPart, told: DataOptions) -> list[str]:
+def inferred_texts(part: InferredPart, options: DataOptions) -> list[str]:
     """Return the fields that have to be texts, as no user says what they are read
     from.
     """
-    if found.config.field_map is None:
+    if part.config.field_map is None:
         return []
-    kind = sample_type_named(found.config.sample_module, found.config.sample_class)
-    return [name for name in text_fields(kind) if not _is_told(name, told)]
+    kind = sample_type_named(part.config.sample_module, part.config.sample_class)
+    return [name for name in text_fields(kind) if not _is_stated(name, options)]
 
 
-def _is_told(name: str, told: DataOptions) -> bool:
+def _is_stated(name: str, options: DataOptions) -> bool:
     """Return whether the user says what a field is read from; `energize init` is no
     user.
     """
-    return told.inferred is None and name in (told.field_map or {})
+    return options.inferred is None and name in (options.field_map or {})
 
 
-def _check_texts(found: InferredPart, fields: Sequence[str]) -> None:
+def _check_texts(part: InferredPart, fields: Sequence[str]) -> None:
     """Raise `DatasetError` for a text that is none, in any row of values without types.
 
     Parquet and Arrow store the types of columns. A missing value is damage, which is
     counted when it is read; it is logged here.
     """
-    spec = found.spec
-    rows = getattr(found.source, "rows", None)
+    spec = part.spec
+    rows = getattr(part.source, "rows", None)
     columns = {
         name: spec.field_map[name]
         for name in fields
@@ -147,13 +147,13 @@ def _check_texts(found: InferredPart, fields: Sequence[str]) -> None:
     }
     if not isinstance(rows, JsonSource) or is_url(rows.location) or not columns:
         return
-    kind = sample_type_named(found.config.sample_module, found.config.sample_class)
+    kind = sample_type_named(part.config.sample_module, part.config.sample_class)
     missing: Counter[str] = Counter()
     for start in range(0, min(rows.count, _MOST_ROWS), _AT_ONCE):
         numbers = np.arange(start, min(start + _AT_ONCE, rows.count))
         for number, row in zip(numbers.tolist(), rows.read(numbers), strict=True):
             if not isinstance(row, Failed):
-                missing.update(_missing_texts(found, kind, columns, number, row))
+                missing.update(_missing_texts(part, kind, columns, number, row))
     for column in filter(missing.get, dict.fromkeys(columns.values())):
         _log.warning(
             "%s: %s of %s rows have no %r: they are left out when they are read, and "
@@ -166,7 +166,7 @@ def _check_texts(found: InferredPart, fields: Sequence[str]) -> None:
 
 
 def _missing_texts(
-    found: InferredPart,
+    part: InferredPart,
     kind: Any,
     columns: Mapping[str, str],
     number: int,
@@ -183,8 +183,8 @@ def _missing_texts(
         if fault and value is None:
             yield column
         elif fault:
-            text = f"{found.source.where(number)}: {name!r}: {fault}"
-            raise DatasetError(_refusal(found, text))
+            text = f"{part.source.where(number)}: {name!r}: {fault}"
+            raise DatasetError(_refusal(part, text))
 
 
 def _plan(source: Any, numbers: Any) -> None:
@@ -204,8 +204,8 @@ def _numbers(count: int) -> Any:
     return np.unique([*range(min(FIRST, count)), *spread])
 
 
-def _loader(found: InferredPart) -> SampleLoader[Any]:
-    config = found.config
+def _loader(part: InferredPart) -> SampleLoader[Any]:
+    config = part.config
     kind: Any = CrudeSample
     if config.field_map is not None:
         kind = sample_type_named(config.sample_module, config.sample_class)
@@ -213,23 +213,23 @@ def _loader(found: InferredPart) -> SampleLoader[Any]:
     return SampleLoader(sample_type=kind, field_map=config.field_map, decoder=decoder)
 
 
-def _refusal(found: InferredPart, fault: str) -> str:
+def _refusal(part: InferredPart, fault: str) -> str:
     return (
-        f"{found.spec.path}: {fault}. Inferred was {found.spec.override}. Correct the "
+        f"{part.spec.path}: {fault}. Inferred was {part.spec.override}. Correct the "
         "data, or write what the columns are: sample_type: TYPE, field_map: {FIELD: "
         "COLUMN}; verify=False skips this check"
     )
 
 
-def _version(found: InferredPart) -> str:
+def _version(part: InferredPart) -> str:
     """Return what is another text for other data, or for another inference of them."""
-    rows = getattr(found.source, "rows", found.source)
-    files = [os.path.join(rows.location, each) for each in rows.shards if each]
+    rows = getattr(part.source, "rows", part.source)
+    files = [os.path.join(rows.location, name) for name in rows.shards if name]
     seen: list[Sequence[int]] = []
-    for file in (*files, found.spec.path):
+    for file in (*files, part.spec.path):
         with suppress(OSError, ValueError):
             if not is_url(file):
                 stat = os.stat(file)
                 seen.append((stat.st_size, stat.st_mtime_ns))
-    facts = found.spec.facts(), found.spec.sample_type, found.spec.field_map
-    return digest([found.spec.path, found.source.identity, *facts, seen])
+    facts = part.spec.facts(), part.spec.sample_type, part.spec.field_map
+    return digest([part.spec.path, part.source.identity, *facts, seen])

@@ -30,7 +30,7 @@ def words_of(name: str) -> tuple[str, ...]:
     >>> words_of("trainImages_2017.v2")
     ('train', 'images', '2017', 'v', '2')
     """
-    return tuple(each.lower() for each in _WORD.findall(_BOUNDARY.sub(" ", name)))
+    return tuple(word.lower() for word in _WORD.findall(_BOUNDARY.sub(" ", name)))
 
 
 PARTS: Mapping[str, Sequence[str]] = _split(

@@ -67,10 +67,10 @@ from energize.loader.state import packed_state, resumed
 from energize.loader.waiting import Waiting
 from energize.loader.watchdog import Watchdog, ctrl_c_later
 from energize.loader.worker import Task
-from energize.report import Book, Ledger, Outlier, Report, Stand
+from energize.report import Book, Ledger, Outlier, Report, ReportPosition
 from energize.report.blame import Delivered
 from energize.report.levels import source_names
-from energize.report.statement import Telling
+from energize.report.statement import ReportBuilder
 
 if TYPE_CHECKING:
     from energize.mixing import MixingPolicy
@@ -695,7 +695,7 @@ class Loader(Generic[T]):
         items = items_of(self.dataset, position)
         book.begin(self.dataset, items)
         lanes = position.lanes if isinstance(position, StreamPosition) else 1
-        stand = Stand(items, ranks.rank, ranks.world_size, lanes)
+        report_position = ReportPosition(items, ranks.rank, ranks.world_size, lanes)
         left_out = self._failures.left_out
         numbers = book.numbers(ranks.rank, ranks.world_size, left_out)
         outliers = book.outliers(ranks.rank)
@@ -706,7 +706,9 @@ class Loader(Generic[T]):
         skipped = {f"skipped: {reason}": n for reason, n in left_out.reasons.items()}
         reasons = {**self._failures.summary().kinds, **skipped}
         whole = all_ranks or ranks.world_size == 1
-        report = Telling(book, stand, numbers, all_ranks=whole).report(reasons)
+        report = ReportBuilder(book, report_position, numbers, all_ranks=whole).report(
+            reasons
+        )
         outliers = sorted(outliers, key=lambda outlier: -outlier.far)
         report = replace(report, outliers=tuple(outliers))
         self._log_warnings(report)

@@ -51,7 +51,7 @@ from energize.errors import (
 from energize.loader.position import StreamPosition, items_of
 from energize.loader.remap import RemapReport, remapped
 from energize.report.ledger import Book, Ledger
-from energize.report.statement import Stand, Telling
+from energize.report.statement import ReportBuilder, ReportPosition
 from energize.report.table import LedgerRow, Report, ReportScope
 
 VERSION = 5
@@ -550,8 +550,8 @@ def report_of_state(
     )
     book = Book(edited, Ledger())
     book.begin(edited, items)
-    return Telling(
-        book, Stand(items, 0, 1), book.numbers(0, 1), title=_title(cursor)
+    return ReportBuilder(
+        book, ReportPosition(items, 0, 1), book.numbers(0, 1), title=_title(cursor)
     ).report()
 
 

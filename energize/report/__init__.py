@@ -11,7 +11,7 @@ from energize.report.forecast import plan as plan
 from energize.report.forecast import simulate as simulate
 from energize.report.ledger import Book as Book
 from energize.report.ledger import Ledger as Ledger
-from energize.report.statement import Stand as Stand
+from energize.report.statement import ReportPosition as ReportPosition
 from energize.report.table import LedgerRow as LedgerRow
 from energize.report.table import Outlier as Outlier
 from energize.report.table import RankTotals as RankTotals

@@ -40,9 +40,9 @@ class Delivered(NamedTuple):
     def line(self) -> bytes:
         """As a file has it, now."""
         made = self.made if isinstance(self.made, int) else list(self.made)
-        losses = [short_loss(each) for each in self.losses]
-        told = {"made": made, "losses": losses, "time": round(time.time(), 3)}
-        return f"{json.dumps(self._asdict() | told)}\n".encode()
+        losses = [short_loss(loss) for loss in self.losses]
+        values = {"made": made, "losses": losses, "time": round(time.time(), 3)}
+        return f"{json.dumps(self._asdict() | values)}\n".encode()
 
 
 def short_loss(loss: float | None) -> float | str | None:
@@ -170,7 +170,7 @@ def blame(
     for line in lines:
         if rank is not None and line.rank != rank:
             continue
-        _, *columns = (column.tolist() for column in places.found([line.made]))
+        _, *columns = (column.tolist() for column in places.locate([line.made]))
         origins = [*starmap(SampleOrigin, zip(*columns, strict=True))]
         losses_of_line: Sequence[Any] = line.losses
         if len(losses_of_line) != len(origins):
@@ -285,9 +285,9 @@ def weights_of(level: MixLevel, so_far: float | None = 1.0) -> list[float | None
     """
     for node in level.above:
         if isinstance(node, SampleWeightDataset):
-            known = so_far is not None and not callable(node.weight)
+            is_known = so_far is not None and not callable(node.weight)
             so_far = (
-                cast("float", so_far) * cast("float", node.weight) if known else None
+                cast("float", so_far) * cast("float", node.weight) if is_known else None
             )
     if not level.parts:
         return [so_far]

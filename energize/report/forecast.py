@@ -44,9 +44,9 @@ from energize.report.levels import (
     MixLevel,
     Places,
     Spans,
-    asked_of,
     items_between,
     levels_of,
+    requested_shares,
     samples_per_item,
     shares_of,
     source_names,
@@ -124,7 +124,7 @@ class Simulation:
     @property
     def samples(self) -> int:
         """The number of samples that are read."""
-        return sum(each.drawn for each in self.sources)
+        return sum(source.drawn for source in self.sources)
 
     def shares(self) -> npt.NDArray[np.float64]:
         """Return the share of each source (columns) between two points (rows), 0 to 1:
@@ -169,7 +169,7 @@ def simulate(
     cut_at = {steps * i // cuts for i in range(cuts + 1)}
     changes = _changes(positions, steps) if cuts > 1 else set()
     near = {min((abs(i - at), i) for i in cut_at)[1] for at in changes}
-    cut_at = (cut_at - near) | changes | {0, steps} | {each.start for each in stages}
+    cut_at = (cut_at - near) | changes | {0, steps} | {stage.start for stage in stages}
     return _simulation(positions, sorted(cut_at), [(positions, Fraction(1))], stages)
 
 
@@ -178,20 +178,24 @@ def _changes(dataset: IndexedDataset[Any], steps: int) -> set[int]:
     point.
     """
     levels = levels_of(dataset)
-    found = set()
+    steps_of_changes = set()
     for level in levels.walk():
         mix = level.mix
         if isinstance(mix, BlendDataset):
             slots = {slot for slot, _ in mix.changes}
             slots.update(
-                *(each.slots for each in mix.weights if isinstance(each, Schedule))
+                *(
+                    weight.slots
+                    for weight in mix.weights
+                    if isinstance(weight, Schedule)
+                )
             )
             reached = partial(_reached, levels, level.path)
-            found |= {
+            steps_of_changes |= {
                 bisect_left(range(steps), slot, key=reached)
                 for slot in sorted(slots)[:64]
             }
-    return found
+    return steps_of_changes
 
 
 def _reached(levels: MixLevel, path: tuple[str, ...], step: int) -> int:
@@ -204,10 +208,10 @@ def _estimated(
     """Return what a stream takes if all batches are made of as many items as those that
     are read; what its only indexed part asks for, too.
     """
-    parts = [indexed(each, "simulate", None) for each, _ in dataset.read_parts]
-    many, taken = _taken_by(dataset, checked_whole(read, "simulate: read", 1))
+    parts = [indexed(child, "simulate", None) for child, _ in dataset.read_parts]
+    many, items = _taken_by(dataset, checked_whole(read, "simulate: read", 1))
     pace = [
-        Fraction(taken[id(part)], many * sum(e is part for e in parts))
+        Fraction(items[id(part)], many * sum(e is part for e in parts))
         for part in parts
     ]
     cuts = min(checked_whole(intervals, "simulate: intervals", 1), steps)
@@ -220,25 +224,27 @@ def _taken_by(dataset: Dataset[Any], read: int) -> tuple[int, Counter[int]]:
     return how many these are, and how many items they took of each indexed part, by its
     `id`.
     """
-    taken: Counter[int] = Counter()
-    reading = ReadContext(taken=lambda part: taken.update([id(part)]))
+    items: Counter[int] = Counter()
+    reading = ReadContext(taken=lambda part: items.update([id(part)]))
     with closing(without_loops(dataset).open(reading=reading)) as cursor:
         for many in count():
-            before = taken.copy()
-            if next(cursor, _OVER) is _OVER or (many >= read and taken != before):
+            counted_items = items.copy()
+            if next(cursor, _OVER) is _OVER or (
+                many >= read and items != counted_items
+            ):
                 break
     if not many:
         raise EmptyDatasetError(
             f"simulate: {label_of(dataset)} gave no batch to estimate by"
         )
-    return many, before
+    return many, counted_items
 
 
 def _forecasts(
     dataset: Dataset[Any],
     drawn: npt.NDArray[Any],
     amounts: npt.NDArray[Any],
-    asked: npt.NDArray[Any],
+    requested: npt.NDArray[Any],
     repeats: Sequence[tuple[int | None, bool]],
 ) -> tuple[SourceForecast, ...]:
     """Return the forecast of each source, at the last of the simulated steps.
@@ -247,11 +253,11 @@ def _forecasts(
         dataset: The simulated dataset.
         drawn: Samples drawn of each source at the last step.
         amounts: What has been drawn or spent at each step, shape (steps, sources).
-        asked: Requested share of each source between two steps; NaN if unknown.
+        requested: Requested share of each source between two steps; NaN if unknown.
         repeats: For each source the first repeat, and whether it is exact.
     """
     total = max(float(amounts[-1].sum()), 1e-300)
-    asked_shares = np.diff(amounts.sum(axis=1)) @ asked / total
+    requested_shares = np.diff(amounts.sum(axis=1)) @ requested / total
     columns = zip(
         source_names(dataset),
         dataset.sources,
@@ -259,14 +265,14 @@ def _forecasts(
         (amounts[-1] / total).tolist(),
         (
             None if np.isnan(share) else round(share, 9)
-            for share in asked_shares.tolist()
+            for share in requested_shares.tolist()
         ),
         repeats,
         strict=True,
     )
     return tuple(
-        SourceForecast(name, source.count, n, share, asked_share, *repeat)
-        for name, source, n, share, asked_share, repeat in columns
+        SourceForecast(name, source.count, n, share, requested_share, *repeat)
+        for name, source, n, share, requested_share, repeat in columns
     )
 
 
@@ -291,22 +297,22 @@ def _simulation(
     ]
     drawn = np.concatenate(read_of, axis=1)
     spent: npt.NDArray[Any] | None = None
-    asked = np.full((len(steps) - 1, drawn.shape[1]), np.nan)
+    requested = np.full((len(steps) - 1, drawn.shape[1]), np.nan)
     if len(parts) == 1:
         part, at, _ = of_parts[0]
         measure = measure_of(part)
         spent = None if measure is None else spent_until(part, at, measure)
-        asked = asked_between(part, at)
+        requested = requested_between(part, at)
     repeats = [
         (None if item is None else int(item / pace), exact)
         for part, at, pace in of_parts
         for item, exact in first_repeats(part, int(at[-1]))
     ]
     amounts = drawn if spent is None else spent
-    forecasts = _forecasts(dataset, drawn[-1], amounts, asked, repeats)
+    forecasts = _forecasts(dataset, drawn[-1], amounts, requested, repeats)
     points = np.array(steps, dtype=np.int64)
     unit = weighed_in(dataset)
-    return Simulation(forecasts, points, drawn, spent, asked, stages, unit, read)
+    return Simulation(forecasts, points, drawn, spent, requested, stages, unit, read)
 
 
 def _stages(dataset: IndexedDataset[Any], steps: int) -> tuple[StageSpan, ...]:
@@ -344,7 +350,7 @@ def weighed_in(dataset: Dataset[Any]) -> str:
     'whole batches'
     """
     return (
-        " and ".join(dict.fromkeys(_told(each) for each in _outermost(dataset)))
+        " and ".join(dict.fromkeys(_unit_name(blend) for blend in _outermost(dataset)))
         or SAMPLES
     )
 
@@ -358,19 +364,19 @@ def measure_of(dataset: Dataset[Any]) -> ColumnCost | None:
     >>> measure_of(BlendDataset((words, 1), unit="words"))
     ColumnCost(cost='words')
     """
-    units = [getattr(each, "unit", None) for each in _outermost(dataset)]
-    alike = bool(units) and all(each == units[0] for each in units)
-    return units[0] if alike and isinstance(units[0], ColumnCost) else None
+    units = [getattr(blend, "unit", None) for blend in _outermost(dataset)]
+    are_equal = bool(units) and all(blend == units[0] for blend in units)
+    return units[0] if are_equal and isinstance(units[0], ColumnCost) else None
 
 
 def _outermost(dataset: Dataset[Any]) -> list[BlendDataset[Any]]:
     """Return the blends that no other blend is above."""
     if isinstance(dataset, BlendDataset):
         return [dataset]
-    return [blend for each in dataset.inputs for blend in _outermost(each)]
+    return [blend for child in dataset.inputs for blend in _outermost(child)]
 
 
-def _told(blend: BlendDataset[Any]) -> str:
+def _unit_name(blend: BlendDataset[Any]) -> str:
     unit = getattr(blend, "unit", None)
     if unit is None:
         return BATCHES if any(map(_batched, blend.inputs)) else SAMPLES
@@ -432,7 +438,7 @@ def checked_steps(
     return first, count
 
 
-def asked_between(dataset: IndexedDataset[Any], points: Int64Array) -> FloatArray:
+def requested_between(dataset: IndexedDataset[Any], points: Int64Array) -> FloatArray:
     """Return the shares that are asked for from each of `points` to the next (rows),
     for each source (columns): float64, 0 to 1, in the unit that the mix is measured in.
 
@@ -443,7 +449,7 @@ def asked_between(dataset: IndexedDataset[Any], points: Int64Array) -> FloatArra
     >>> from energize import BatchDataset, BlendDataset, ListSource, Schedule
     >>> glide = Schedule([(0, 3), (8, 1)], "linear")
     >>> blend = BlendDataset((ListSource("a"), glide), (ListSource("b"), 1))
-    >>> asked_between(BatchDataset(blend, 2, list), np.array([0, 4, 8])).round(
+    >>> requested_between(BatchDataset(blend, 2, list), np.array([0, 4, 8])).round(
     ...     2
     ... ).tolist()
     [[0.65, 0.35], [0.5, 0.5]]
@@ -452,11 +458,14 @@ def asked_between(dataset: IndexedDataset[Any], points: Int64Array) -> FloatArra
     measure = measure_of(dataset)
     reached = [spans(levels, point) for point in points.tolist()]
     places = Places(dataset, levels)
-    rows = (_asked(levels, begun, ended, measure) for begun, ended in pairwise(reached))
-    return np.array([places.by_source(each) for each in rows])
+    rows = (
+        _requested_rows(levels, begun, ended, measure)
+        for begun, ended in pairwise(reached)
+    )
+    return np.array([places.by_source(values) for values in rows])
 
 
-def _asked(
+def _requested_rows(
     level: MixLevel, begun: Spans, ended: Spans, measure: ColumnCost | None
 ) -> FloatArray:
     """Return the share that is asked for of each row of a level, of the whole level."""
@@ -468,14 +477,14 @@ def _asked(
             items_between(level, begun.get(level.path), ended.get(level.path))
         )
     elif getattr(level.mix, "unit", None) == measure:
-        shares = asked_of(level, begun.get(level.path), ended.get(level.path))
+        shares = requested_shares(level, begun.get(level.path), ended.get(level.path))
         if shares is not None and measure is None:
             starts = [part.rows.start - level.rows.start for part in level.parts]
             shares = shares_of(shares * samples_per_item(level)[starts])
     if shares is None:
         return np.full(len(level.rows), np.nan)
     rows = [
-        share * _asked(part, begun, ended, measure)
+        share * _requested_rows(part, begun, ended, measure)
         if share
         else np.zeros(len(part.rows))
         for part, share in zip(level.parts, shares.tolist(), strict=True)
@@ -502,7 +511,7 @@ def spent_until(
         [_mean(measure, dataset.sources[number]) for number in places.numbers]
     )
     begun = spans(levels, 0)
-    found = []
+    costs = []
 
     def counts(mix: Any) -> bool:
         return getattr(mix, "unit", None) == measure
@@ -510,8 +519,8 @@ def spent_until(
     for point in points.tolist():
         spent = cast("Int64Array", places.planned(point)) * means
         spend(levels, spent, begun, spans(levels, point), counts, costs=True)
-        found.append(places.by_source(spent))
-    return np.stack(found)
+        costs.append(places.by_source(spent))
+    return np.stack(costs)
 
 
 def _mean(measure: ColumnCost, source: SourceNode[Any]) -> float:
@@ -686,8 +695,10 @@ def _located(
         return ((None, number, None) for number in index.tolist())
     shards, numbers = source.locate(index)
     names = (source.shards[shard] for shard in shards.tolist())
-    found: Sequence[str | None] = source.keys(index) if keys else [None] * len(index)
-    return zip(names, numbers.tolist(), found, strict=True)
+    keys_of_samples: Sequence[str | None] = (
+        source.keys(index) if keys else [None] * len(index)
+    )
+    return zip(names, numbers.tolist(), keys_of_samples, strict=True)
 
 
 # When samples of a source come again.
@@ -704,16 +715,16 @@ def first_repeats(
     >>> first_repeats(BatchDataset(ShuffleDataset(ListSource(range(100))), 8, list), 50)
     [(13, True)]
     """
-    found: list[tuple[int | None, bool]] = []
+    repeats: list[tuple[int | None, bool]] = []
     read = dataset.consumed(steps).tolist()
     for number, exact in enumerate(_pass_by_pass(dataset)):
         count = dataset.sources[number].count
         if read[number] > count:
             drawn = partial(_drawn, dataset, number)
-            found.append((bisect_right(range(steps), count, key=drawn), exact))
+            repeats.append((bisect_right(range(steps), count, key=drawn), exact))
         else:
-            found.append((None, exact or read[number] <= 1))
-    return found
+            repeats.append((None, exact or read[number] <= 1))
+    return repeats
 
 
 def _drawn(dataset: IndexedDataset[Any], number: int, step: int) -> int:
@@ -736,7 +747,9 @@ def _pass_by_pass(dataset: IndexedDataset[Any]) -> list[bool]:
         return [True]
     if isinstance(dataset, StagedDataset):
         return _staged_passes(dataset)
-    below = [known for each in dataset.children for known in _pass_by_pass(each)]
+    below = [
+        in_passes for child in dataset.children for in_passes in _pass_by_pass(child)
+    ]
     if isinstance(dataset, ShuffleDataset) and dataset.over_epochs == 1:
         epoch = dataset.consumed(dataset.size)
         counts = [source.count for source in dataset.sources]

@@ -142,8 +142,8 @@ class Book:
         """Have counted nothing of a dataset."""
         self.levels = levels.levels_of(dataset)
         self.dataset = dataset
-        self.names = [each.label for each in self.levels.leaves]
-        self._sources = [cast("Any", each.source) for each in self.levels.leaves]
+        self.names = [leaf.label for leaf in self.levels.leaves]
+        self._sources = [cast("Any", leaf.source) for leaf in self.levels.leaves]
         self._places = Places(dataset, self.levels)
         self._column = self._measure()
         self._rows = np.zeros((len(self.names), ROW_COLUMNS))
@@ -161,8 +161,10 @@ class Book:
             return ColumnCost(self._settings.cost)
         if self._settings.item_cost is not None:
             return None
-        units = (getattr(each.mix, "unit", None) for each in self.levels.walk())
-        return next((each for each in units if isinstance(each, ColumnCost)), None)
+        units = (getattr(source.mix, "unit", None) for source in self.levels.walk())
+        return next(
+            (source for source in units if isinstance(source, ColumnCost)), None
+        )
 
     def counts(self, mix: Any) -> bool:
         """Whether what a mix weighs is what costs are counted in."""
@@ -250,19 +252,23 @@ class Book:
         of which nothing is said, and for `padded` ones; `ConfigError` for others than
         it has samples or sources.
         """
-        found = self.found(made)
-        given = f"record_losses (rank {rank}, step {step})"
+        samples_of_item = self.locate(made)
+        caller = f"record_losses (rank {rank}, step {step})"
         if isinstance(losses, Mapping):
-            of = _by_row(losses, self.names, given)
-            told: list[float | None] = [of.get(row) for row in found.row.tolist()]
+            of = _by_row(losses, self.names, caller)
+            values_by_sample: list[float | None] = [
+                of.get(row) for row in samples_of_item.row.tolist()
+            ]
         else:
-            told = _of_samples(losses, len(found.row), given)
+            values_by_sample = _of_samples(losses, len(samples_of_item.row), caller)
         for number in padded:
-            told[number] = None
-        at = [number for number, loss in enumerate(told) if loss is not None]
-        rows = found.row[at]
-        samples = found.sample[at]
-        values = np.array([told[number] for number in at], dtype=np.float64)
+            values_by_sample[number] = None
+        at = [
+            number for number, loss in enumerate(values_by_sample) if loss is not None
+        ]
+        rows = samples_of_item.row[at]
+        samples = samples_of_item.sample[at]
+        values = np.array([values_by_sample[number] for number in at], dtype=np.float64)
         finite = np.isfinite(values)
         size = len(self._rows)
         with self._lock:
@@ -277,17 +283,17 @@ class Book:
         for number in np.flatnonzero(~finite).tolist():
             self._named += 1
             if self._named <= _NAMED:
-                where = self.where(int(rows[number]), int(samples[number]))
-                self._warn_of_loss(rank, step, where, values[number])
-        return told
+                location = self.where(int(rows[number]), int(samples[number]))
+                self._warn_of_loss(rank, step, location, values[number])
+        return values_by_sample
 
-    def _warn_of_loss(self, rank: int, step: int, where: str, loss: float) -> None:
+    def _warn_of_loss(self, rank: int, step: int, location: str, loss: float) -> None:
         """Log a loss that is not finite."""
         more = ""
         if self._named == _NAMED:
             more = "; more are counted in loader.report()"
         text = "rank %d, step %d: the loss of %s is %s%s"
-        _log.warning(text, rank, step, where, loss, more)
+        _log.warning(text, rank, step, location, loss, more)
 
     def outliers(self, rank: int) -> list[Outlier]:
         """Return the samples of the last steps whose losses stand out of those of their
@@ -296,13 +302,17 @@ class Book:
         if not self._losses:
             return []
         *numbers, values = np.concatenate(self._losses, axis=1)
-        steps, rows, samples = (each.astype(np.int64) for each in numbers)
+        steps, rows, samples = (column.astype(np.int64) for column in numbers)
         far = _deviations(rows, values)
         worst = np.argsort(-far, kind="stable")[:_SHOWN].tolist()
-        worst = [each for each in worst if far[each] >= _FAR]
-        where = [self.where(int(rows[each]), int(samples[each])) for each in worst]
+        worst = [index for index in worst if far[index] >= _FAR]
+        locations = [
+            self.where(int(rows[index]), int(samples[index])) for index in worst
+        ]
         columns = (steps, rows, values, far)
-        of = zip(*(each[worst].tolist() for each in columns), where, strict=True)
+        of = zip(
+            *(column[worst].tolist() for column in columns), locations, strict=True
+        )
         return [Outlier(step, rank, self.names[row], *rest) for step, row, *rest in of]
 
     def last(self) -> list[str]:
@@ -314,12 +324,12 @@ class Book:
                 return []
             return [
                 self.names[row]
-                for row in self.found(self._waiting[-1].made).row.tolist()
+                for row in self.locate(self._waiting[-1].made).row.tolist()
             ]
 
-    def found(self, made: ItemOrigin) -> LocatedSamples:
+    def locate(self, made: ItemOrigin) -> LocatedSamples:
         """Return which samples an item is made of."""
-        return self._places.found([made])
+        return self._places.locate([made])
 
     def where(self, row: int, sample: int) -> str:
         """Return where a sample of a row is stored, for messages."""
@@ -371,30 +381,32 @@ class Book:
         """Add what was noted to what is known."""
         if not notes:
             return
-        found = self._places.found([each.made for each in notes])
-        counts = np.bincount(found.item, minlength=len(notes))
+        samples = self._places.locate([note.made for note in notes])
+        counts = np.bincount(samples.item, minlength=len(notes))
         size = len(rows)
-        weights = _shared([each.weights for each in notes], counts, found, default=1.0)
+        weights = _amounts_of_samples(
+            [note.weights for note in notes], counts, samples, default=1.0
+        )
         costs = np.zeros(len(weights))
         if self._settings.item_cost is not None:
-            costs = _shared(
-                [each.costs for each in notes], counts, found, default=0.0, whole=True
+            costs = _amounts_of_samples(
+                [note.costs for note in notes], counts, samples, default=0.0, whole=True
             )
-        slots = [each.slots for each in notes]
+        slots = [note.slots for note in notes]
         if any(slots):
-            kept = _delivered(slots, counts)
-            found = LocatedSamples(*(each[kept] for each in found))
-            weights = weights[kept]
-            costs = costs[kept]
-            counts = np.bincount(found.item, minlength=len(notes))
-        row = found.row
+            is_delivered = _delivered(slots, counts)
+            samples = LocatedSamples(*(column[is_delivered] for column in samples))
+            weights = weights[is_delivered]
+            costs = costs[is_delivered]
+            counts = np.bincount(samples.item, minlength=len(notes))
+        row = samples.row
         rows[:, SAMPLES] += np.bincount(row, minlength=size)
-        rows[:, ITEMS] += _items_by_row(found, counts, size)
-        rows[:, REPEATS] += np.bincount(row[found.epoch > 0], minlength=size)
+        rows[:, ITEMS] += _items_by_row(samples, counts, size)
+        rows[:, REPEATS] += np.bincount(row[samples.epoch > 0], minlength=size)
         rows[:, WEIGHT] += np.bincount(row, weights, size)
         rows[:, SQUARES] += np.bincount(row, weights * weights, size)
         if self._column is not None:
-            costs = self._column_costs(self._column, found)
+            costs = self._column_costs(self._column, samples)
         rows[:, COST] += np.bincount(row, costs, size)
         totals[DELIVERED] += len(notes)
 
@@ -408,17 +420,17 @@ class Book:
 
 def _delivered(slots: Sequence[tuple[int, ...]], counts: Int64Array) -> BoolArray:
     """Return for each sample of items whether it is none of these slots of its item."""
-    kept = np.ones(int(counts.sum()), dtype=np.bool_)
+    is_delivered = np.ones(int(counts.sum()), dtype=np.bool_)
     starts = (np.cumsum(counts) - counts).tolist()
     for start, padded in zip(starts, slots, strict=True):
-        kept[[start + slot for slot in padded]] = False
-    return kept
+        is_delivered[[start + slot for slot in padded]] = False
+    return is_delivered
 
 
-def _shared(
-    given: Sequence[Sequence[float] | None],
+def _amounts_of_samples(
+    amounts_of_items: Sequence[Sequence[float] | None],
     counts: Int64Array,
-    found: LocatedSamples,
+    located: LocatedSamples,
     *,
     default: float,
     whole: bool = False,
@@ -427,23 +439,23 @@ def _shared(
     Where there are others than samples, the samples have equal parts of their sum; one
     alone is for each sample, unless it is for the `whole` item.
     """
-    values = np.full(len(found.item), default)
+    values = np.full(len(located.item), default)
     starts = np.cumsum(counts) - counts
-    for number, each in enumerate(given):
+    for number, amounts in enumerate(amounts_of_items):
         samples = int(counts[number])
-        if each is None or not samples:
+        if amounts is None or not samples:
             continue
-        told: Any = np.asarray(each, dtype=np.float64)
-        if len(told) == 1 and not whole:
-            told = np.repeat(told, samples)
-        elif len(told) != samples:
-            filled = told[told != 0]  # packs of fewer pieces are filled with 0
-            told = (
+        numbers: Any = np.asarray(amounts, dtype=np.float64)
+        if len(numbers) == 1 and not whole:
+            numbers = np.repeat(numbers, samples)
+        elif len(numbers) != samples:
+            filled = numbers[numbers != 0]  # packs of fewer pieces are filled with 0
+            numbers = (
                 filled
                 if len(filled) == samples
-                else np.full(samples, told.sum() / samples)
+                else np.full(samples, numbers.sum() / samples)
             )
-        values[starts[number] : starts[number] + samples] = told
+        values[starts[number] : starts[number] + samples] = numbers
     return values
 
 
@@ -454,15 +466,15 @@ def _weights_of(item: Any) -> Sequence[float] | None:
         numbers: Sequence[float] = weights.flatten().tolist()
         return numbers
     silent = field_of(item, OF_SOURCES) is None and field_of(item, OWN) is None
-    own = None if silent else weight_of(item)
-    return None if own is None else (own,)
+    weight = None if silent else weight_of(item)
+    return None if weight is None else (weight,)
 
 
 def _costs(value: Any) -> Sequence[float]:
     """Return what a function says that an item costs, checked."""
-    told = value.flatten().tolist() if hasattr(value, "flatten") else value
-    costs = told if isinstance(told, list | tuple) else [told]
-    numbers = [real_number(each) for each in costs]
+    amounts = value.flatten().tolist() if hasattr(value, "flatten") else value
+    costs = amounts if isinstance(amounts, list | tuple) else [amounts]
+    numbers = [real_number(cost) for cost in costs]
     if not all(number is not None and 0 <= number < math.inf for number in numbers):
         raise ConfigError(
             "Ledger(item_cost=...): what an item costs is a number, 0 or more, or one "
@@ -471,46 +483,46 @@ def _costs(value: Any) -> Sequence[float]:
     return costs
 
 
-def _of_samples(losses: Any, samples: int, given: str) -> list[float | None]:
-    told = losses.detach().tolist() if hasattr(losses, "detach") else losses
+def _of_samples(losses: Any, samples: int, caller: str) -> list[float | None]:
+    raw = losses.detach().tolist() if hasattr(losses, "detach") else losses
     try:
-        values: Any = np.asarray(told, dtype=np.float64)
+        values: Any = np.asarray(raw, dtype=np.float64)
     except (TypeError, ValueError):
         raise ConfigError(
-            f"{given}: losses are a tensor or a list of numbers, one for each sample, "
+            f"{caller}: losses are a tensor or a list of numbers, one for each sample, "
             f"or a dict by source; got {str(losses)[:80]!r}"
         ) from None
     if values.size != samples or not values.ndim:
-        one = (
+        hint = (
             "; one number is a mean over samples: compute losses with reduction='none'"
         )
         raise ConfigError(
-            f"{given}: got {values.size} losses for an item that is made of "
+            f"{caller}: got {values.size} losses for an item that is made of "
             f"{samples} samples; give one for each, in the order of the item"
-            f"{'' if values.ndim else one}"
+            f"{'' if values.ndim else hint}"
         )
     numbers: list[float | None] = values.reshape(-1).tolist()
     return numbers
 
 
 def _by_row(
-    losses: Mapping[str, Any], names: Sequence[str], given: str
+    losses: Mapping[str, Any], names: Sequence[str], caller: str
 ) -> dict[int, float]:
-    found = {}
+    by_row = {}
     for name, loss in losses.items():
         value = real_number(loss)
         if name not in names:
             raise ConfigError(
-                f"{given}: no source is called "
+                f"{caller}: no source is called "
                 f"{str(name)[:80]!r}{nearest(str(name), names)}; sources are "
                 f"{some(names)}"
             )
         if value is None:
             raise ConfigError(
-                f"{given}: the loss of {name!r} is no number: {str(loss)[:80]!r}"
+                f"{caller}: the loss of {name!r} is no number: {str(loss)[:80]!r}"
             )
-        found[names.index(name)] = float(value)
-    return found
+        by_row[names.index(name)] = float(value)
+    return by_row
 
 
 def _deviations(rows: Int64Array, values: FloatArray) -> FloatArray:

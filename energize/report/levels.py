@@ -100,7 +100,7 @@ class MixLevel:
     @cached_property
     def leaves(self) -> list[MixLevel]:
         """The levels of its sources, one for each row."""
-        return [each for each in self.walk() if each.source is not None]
+        return [level for level in self.walk() if level.source is not None]
 
     @property
     def label(self) -> str:
@@ -230,8 +230,8 @@ def _open_groups(
     del opened[len([*takewhile(lambda pair: pair[0] == pair[1][0], pairs)]) :]
     for name in names[len(opened) :]:
         owner = opened[-1][1] if opened else level
-        is_taken = any(part.name == name for part in owner.parts)
-        label = f"{name} ({first})" if is_taken else name
+        is_used = any(part.name == name for part in owner.parts)
+        label = f"{name} ({first})" if is_used else name
         group = MixLevel(owner.names.below(label), range(first, first), level.mix)
         opened.append((name, _added(owner, group, number)))
 
@@ -291,8 +291,8 @@ def _named(node: Dataset[Any], number: int) -> bool:
     """
     if isinstance(node, StagedDataset):
         return True
-    given = getattr(node, "given_names", None)
-    return given is not None and given[number] is not None
+    names = getattr(node, "given_names", None)
+    return names is not None and names[number] is not None
 
 
 def _names(node: Dataset[Any]) -> list[str]:
@@ -314,35 +314,39 @@ Spans: TypeAlias = dict[tuple[str, ...], int]
 """To which of its items the mix of each level has come, by the paths of levels."""
 
 
-def spans(level: MixLevel, items: int | None, found: Spans | None = None) -> Spans:
+def spans(
+    level: MixLevel, items: int | None, reached_items: Spans | None = None
+) -> Spans:
     """To which of its items the mix of each level has come when `items` of the whole
     were given, by the paths of levels; those are left out of which only reading tells.
     """
-    found = {} if found is None else found
+    reached_items = {} if reached_items is None else reached_items
     if level.mix is None:
-        return found
+        return reached_items
     reached: Sequence[int] | None = None if items is None else [items]
     for node in level.above[:-1]:
         reached = None if reached is None else node.reached(reached[0])
     if reached is not None:
-        _span(level, reached[0], level.mix.reached(reached[0]), found)
-    return found
+        _span(level, reached[0], level.mix.reached(reached[0]), reached_items)
+    return reached_items
 
 
 def _span(
-    level: MixLevel, items: int, reached: Sequence[int] | None, found: Spans
+    level: MixLevel, items: int, reached: Sequence[int] | None, reached_items: Spans
 ) -> None:
-    found[level.path] = items
+    reached_items[level.path] = items
     if reached is None:
         return
     for part, numbers in zip(level.parts, level.members, strict=True):
         if part.opened_in(level):
-            _span(part, items, reached, found)
+            _span(part, items, reached, reached_items)
         else:
-            spans(part, reached[numbers.start], found)
+            spans(part, reached[numbers.start], reached_items)
 
 
-def asked_of(level: MixLevel, start: int | None, stop: int | None) -> FloatArray | None:
+def requested_shares(
+    level: MixLevel, start: int | None, stop: int | None
+) -> FloatArray | None:
     """Return the share of each of a level's parts that is asked for of items `start` to
     before `stop` of its mix; of all where these are not known, unless it changes. None
     where nobody asks.
@@ -350,14 +354,14 @@ def asked_of(level: MixLevel, start: int | None, stop: int | None) -> FloatArray
     mix = level.mix
     if not isinstance(mix, BlendDataset | QuotaDataset):
         return None
-    asked = None
+    due = None
     if start is not None and stop is not None:
         until = mix.due(max(stop, start + 1))
-        before = mix.due(start)
-        asked = None if until is None or before is None else until - before
-    if asked is None:
-        asked = mix.due(None)
-    return None if asked is None else shares_of(_by_part(level, asked))
+        due_at_start = mix.due(start)
+        due = None if until is None or due_at_start is None else until - due_at_start
+    if due is None:
+        due = mix.due(None)
+    return None if due is None else shares_of(_by_part(level, due))
 
 
 def items_between(
@@ -401,17 +405,19 @@ def spend(
     Several rows in one part share what it cost by their values, which are `costs`, or
     else numbers of samples, beside which rows that are such already stay as they are.
     """
-    known = np.zeros(len(spent), dtype=np.bool_)
-    for each in level.walk()[::-1]:  # parts before what they are parts of
-        if counts(each.mix) and each.path in ended:
-            told = spent_by(each, ended[each.path]) - spent_by(each, begun[each.path])
-            for part, cost in zip(each.parts, told.tolist(), strict=True):
+    is_known = np.zeros(len(spent), dtype=np.bool_)
+    for node in level.walk()[::-1]:  # parts before what they are parts of
+        if counts(node.mix) and node.path in ended:
+            costs_of_parts = spent_by(node, ended[node.path]) - spent_by(
+                node, begun[node.path]
+            )
+            for part, cost in zip(node.parts, costs_of_parts.tolist(), strict=True):
                 rows = np.array(part.rows)
-                rest = rows if costs else rows[~known[rows]]
+                rest = rows if costs else rows[~is_known[rows]]
                 total = spent[rest].sum()
                 spent[rest] *= (cost - (spent[rows].sum() - total)) / max(total, 1e-300)
-                known[rest] = True
-    return known
+                is_known[rest] = True
+    return is_known
 
 
 def samples_per_item(level: MixLevel) -> FloatArray:
@@ -430,10 +436,10 @@ def samples_per_item(level: MixLevel) -> FloatArray:
     return sizes
 
 
-def _mean_size(each: Dataset[Any]) -> float:
-    if not each.indexed:
-        return math.nan if several(each) else 1.0
-    dataset = cast("IndexedDataset[Any]", each)
+def _mean_size(node: Dataset[Any]) -> float:
+    if not node.indexed:
+        return math.nan if several(node) else 1.0
+    dataset = cast("IndexedDataset[Any]", node)
     items = 1 if one_each(dataset) else min(_ITEMS_LOOKED_AT, dataset.size)
     return float(dataset.consumed(items).sum()) / max(items, 1) or 1.0
 
@@ -455,7 +461,9 @@ def shares_of(values: FloatArray | None) -> FloatArray | None:
 
 
 def _by_part(level: MixLevel, values: FloatArray) -> FloatArray:
-    return np.array([values[each.start : each.stop].sum() for each in level.members])
+    return np.array(
+        [values[members.start : members.stop].sum() for members in level.members]
+    )
 
 
 _ITEMS_LOOKED_AT = 64
@@ -485,12 +493,14 @@ class Places:
         self._dataset = dataset
         self.rows = len(levels.rows)
 
-    def found(self, made: Sequence[ItemOrigin]) -> LocatedSamples:
+    def locate(self, made: Sequence[ItemOrigin]) -> LocatedSamples:
         """Return what some items are made of."""
         if self._dataset.indexed:
-            return self._parts[0].found(np.array(made, dtype=np.int64))
+            return self._parts[0].locate(np.array(made, dtype=np.int64))
         numbers = cast("Sequence[array[int]]", made)
-        counts = np.array([len(each) // _NUMBERS for each in numbers], dtype=np.int64)
+        counts = np.array(
+            [len(samples) // _NUMBERS for samples in numbers], dtype=np.int64
+        )
         item = np.repeat(np.arange(len(made)), counts)
         joined = np.frombuffer(b"".join(numbers), dtype=np.int64).reshape(-1, _NUMBERS)
         part, position, epoch, attempt = joined.T
@@ -498,8 +508,8 @@ class Places:
         for number, rows in rows_by_value(part):
             for tried, at in rows_by_value(attempt[rows]):
                 of = rows[at]
-                each = self._parts[number].found(position[of], epoch[of], tried)
-                some.append(each._replace(item=of[each.item]))
+                samples = self._parts[number].locate(position[of], epoch[of], tried)
+                some.append(samples._replace(item=of[samples.item]))
         if not some:
             nothing = np.zeros(0, dtype=np.int64)
             return LocatedSamples(nothing, nothing, nothing, nothing)
@@ -540,8 +550,8 @@ class Places:
     def _parts(self) -> list[_Part]:
         parts: list[_Part] = []
         first = 0
-        for each, _ in self._dataset.read_parts:
-            parts.append(_Part(each, first))
+        for dataset, _ in self._dataset.read_parts:
+            parts.append(_Part(dataset, first))
             first += parts[-1].rows
         return parts
 
@@ -559,7 +569,7 @@ class _Part:
         self.phased = node if isinstance(node, StagedDataset) and node.indexed else None
         self.rows = len(dataset.sources)
         if self.phased is not None:
-            self.rows = sum(len(each) for each in self.numbers)
+            self.rows = sum(len(numbers) for numbers in self.numbers)
 
     @cached_property
     def numbers(self) -> list[Int64Array]:
@@ -579,7 +589,7 @@ class _Part:
             first += len(numbers)
         return table
 
-    def found(
+    def locate(
         self, positions: Int64Array, epochs: Int64Array | None = None, attempt: int = 0
     ) -> LocatedSamples:
         if not self._dataset.indexed:
@@ -597,8 +607,8 @@ class _Part:
         dataset = cast("IndexedDataset[Any]", self._dataset)
         if self.phased is None:
             return consumed(dataset, count, items=items)
-        starts = [min(each, count) for each in self.phased.plan.first_items] + [count]
-        counts = [consumed(dataset, each, items=items) for each in starts]
+        starts = [min(item, count) for item in self.phased.plan.first_items] + [count]
+        counts = [consumed(dataset, item, items=items) for item in starts]
         rows = np.zeros(self.rows, dtype=counts[0].dtype)
         for phase, numbers in enumerate(self.numbers):
             rows[self._row_of[phase, numbers]] = (counts[phase + 1] - counts[phase])[

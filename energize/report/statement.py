@@ -144,9 +144,9 @@ def _warning(parts: _Parts, lanes: int, mean: float) -> Iterator[str]:
         return
     part = parts.level.parts[worst]
     requested = 100 * parts.shares.requested[worst]
-    where = f" of {parts.level.label!r}" if parts.level.path else ""
+    level_name = f" of {parts.level.label!r}" if parts.level.path else ""
     yield (
-        f"{part.name!r}{where} has {100 * parts.units[worst] / total:.3f} % of "
+        f"{part.name!r}{level_name} has {100 * parts.units[worst] / total:.3f} % of "
         f"{total:,.0f} {parts.shares.unit}, requested were {requested:.3f} %: "
         f"{'; '.join(reasons)}"
     )
@@ -209,14 +209,14 @@ def _leaves_out(above: Above) -> str | None:
     for node in above:
         passes = node.indexed or node.traits.keeps_order or len(node.inputs) > 1
         inner = node.inputs[0] if node.inputs else node
-        known = node.sized and inner.sized and node.size in (inner.size, INFINITE)
-        if not passes and (inner.indexed or not known):
+        keeps_all = node.sized and inner.sized and node.size in (inner.size, INFINITE)
+        if not passes and (inner.indexed or not keeps_all):
             return type(node).__name__
     return None
 
 
 @dataclass(frozen=True, slots=True)
-class Stand:
+class ReportPosition:
     """Where a run stands: `items` that all ranks were given since it began, None where
     that is not known; on `world_size` ranks, of which this is `rank`; of a stream, in
     `lanes`.
@@ -228,7 +228,7 @@ class Stand:
     lanes: int = 1
 
 
-class Telling:
+class ReportBuilder:
     """Makes a report of the `numbers` of a book, which are those of all ranks together,
     or of this one alone: of the `whole` run, or since counting began.
 
@@ -239,30 +239,30 @@ class Telling:
     def __init__(
         self,
         book: Book,
-        stand: Stand,
+        position: ReportPosition,
         numbers: FloatArray,
         *,
         all_ranks: bool = True,
         title: str | None = None,
     ) -> None:
         self.book = book
-        self.stand = stand
+        self.position = position
         self.title = title
         self.all_ranks = all_ranks
-        of_rows, of_ranks = np.split(numbers, [-stand.world_size * TOTALS])
+        of_rows, of_ranks = np.split(numbers, [-position.world_size * TOTALS])
         self.of_ranks = of_ranks.reshape(-1, TOTALS).tolist()
         self.counted = of_rows.reshape(-1, ROW_COLUMNS)
         self.rows, self.edited = self.counted.copy(), _continued(book.dataset)
-        self.run = self.planned = book.planned(stand.items)
+        self.run = self.planned = book.planned(position.items)
         since = book.since or 0
-        before = book.planned(since) if since else None
+        plan_before = book.planned(since) if since else None
         covers_run = all_ranks and (not self.edited or title is not None)
-        self.whole = covers_run and before is not None
+        self.whole = covers_run and plan_before is not None
         self.start = 0 if self.whole else since
         self.starts = levels.spans(book.levels, self.start)
-        self.stops = levels.spans(book.levels, stand.items)
-        if before is not None:
-            self._account_for(before, since)
+        self.stops = levels.spans(book.levels, position.items)
+        if plan_before is not None:
+            self._account_for(plan_before, since)
         self.totals = self.rows.sum(axis=0)
         self.differing: list[_Parts] = []
 
@@ -270,29 +270,29 @@ class Telling:
         """What the order says beside samples and items of the time before counting
         began.
         """
-        counts = np.array([_count(each.source) for each in self.book.levels.leaves])
+        counts = np.array([_count(leaf.source) for leaf in self.book.levels.leaves])
         self.rows[:, REPEATS] += np.maximum(samples - counts, 0) * (counts > 0)
         of = self.book.levels
         spent = samples.copy()
         reached = levels.spans(of, since)
-        known = levels.spend(
+        is_known = levels.spend(
             of, spent, self.starts, reached, self.book.counts, costs=False
         )
-        self.rows[known, COST] += spent[known]
+        self.rows[is_known, COST] += spent[is_known]
 
-    def _account_for(self, before: FloatArray, since: int) -> None:
+    def _account_for(self, plan_before: FloatArray, since: int) -> None:
         """Add the plan up to the item `since`, or subtract it from the planned items of
         a report that does not cover the whole run.
         """
         if self.whole:
-            self.rows += before
-            self._add_before(before[:, SAMPLES], since)
+            self.rows += plan_before
+            self._add_before(plan_before[:, SAMPLES], since)
         elif self.run is not None:
-            self.planned = self.run - before
+            self.planned = self.run - plan_before
 
     def report(self, left_out: dict[str, int] | None = None) -> Report:
         """Return the report, with the totals of each rank."""
-        rank = self.stand.rank
+        rank = self.position.rank
         ranks = [
             RankTotals(
                 number,
@@ -307,7 +307,7 @@ class Telling:
         report = Report(
             scope=ReportScope(
                 title=self.title or self._default_title(ranks),
-                world_size=self.stand.world_size,
+                world_size=self.position.world_size,
                 cost_name=self.book.cost_name,
                 has_weights=bool((columns[:, WEIGHT] != columns[:, SAMPLES]).any()),
             ),
@@ -319,19 +319,20 @@ class Telling:
             notes=tuple(self._notes()),
         )
         mean = float(self.totals[SAMPLES] / max(self.totals[ITEMS], 1.0))
-        lanes = self.stand.lanes
-        warnings = (_warning(each, lanes, mean) for each in self.differing)
+        lanes = self.position.lanes
+        warnings = (_warning(parts, lanes, mean) for parts in self.differing)
         return replace(report, warnings=tuple(chain.from_iterable(warnings)))
 
     def _notes(self) -> Iterator[str]:
         if self.book.since and self.title is None:
-            told = "all of it since then"
+            coverage = "all of it since then"
             if self.whole:
-                told = (
+                coverage = (
                     "costs, loss weights, failures and waiting since then, the rest "
                     "all along"
                 )
-            yield f"counting began after {self.book.since:,} items of the run: {told}"
+            since = f"counting began after {self.book.since:,} items of the run"
+            yield f"{since}: {coverage}"
         if self.edited:
             yield "the mix was edited while the run went on: epochs count from there"
         if self.planned is None:
@@ -343,10 +344,10 @@ class Telling:
         self, level: MixLevel, siblings: _Parts, number: int, above: Above
     ) -> list[LedgerRow]:
         above = (*above, *level.above)
-        own = self._parts_of(level, above)
+        parts = self._parts_of(level, above)
         rows = [self._row(level, siblings, number)]
-        for place, part in enumerate(level.parts):
-            rows += self._rows_of(part, own, place, above)
+        for index, part in enumerate(level.parts):
+            rows += self._rows_of(part, parts, index, above)
         return rows
 
     def _row(self, level: MixLevel, siblings: _Parts, number: int) -> LedgerRow:
@@ -396,8 +397,8 @@ class Telling:
         return float(run[level.rows.start, SAMPLES]) / count if count else None
 
     def _default_title(self, ranks: Sequence[RankTotals]) -> str:
-        world = self.stand.world_size
-        recipients = f"rank {self.stand.rank} of {world} alone"
+        world = self.position.world_size
+        recipients = f"rank {self.position.rank} of {world} alone"
         if world == 1:
             recipients = "one rank"
         elif self.all_ranks:
@@ -406,7 +407,7 @@ class Telling:
         return f"What was delivered: {items} to {recipients}"
 
     def _parts_by_cost(
-        self, level: MixLevel, above: Above, asked: Any, sums: FloatArray
+        self, level: MixLevel, above: Above, requested: Any, sums: FloatArray
     ) -> _Parts:
         """Return the parts of a level whose weights count a cost."""
         start = self.starts.get(level.path)
@@ -418,18 +419,18 @@ class Telling:
         if self.book.counts(level.mix):
             delivered = levels.shares_of(sums[:, COST])
         unit = self.book.cost_name or "cost"
-        return _Parts(level, above, _PartShares(unit, asked, planned, delivered))
+        return _Parts(level, above, _PartShares(unit, requested, planned, delivered))
 
     def _parts_of(self, level: MixLevel, above: Above) -> _Parts:
         if not level.parts:
             return _Parts(level)
         start = self.starts.get(level.path)
         stop = self.stops.get(level.path)
-        asked = levels.asked_of(level, start, stop)
+        requested = levels.requested_shares(level, start, stop)
         sums = np.array([self._sum(part) for part in level.parts])
         if getattr(level.mix, "unit", None) is not None:
-            return self._parts_by_cost(level, above, asked, sums)
-        units, single, known = self._units(level, above, self.rows)
+            return self._parts_by_cost(level, above, requested, sums)
+        units, single, is_known = self._units(level, above, self.rows)
         of_order = (
             None if self.planned is None else self._units(level, above, self.planned)[0]
         )
@@ -438,12 +439,12 @@ class Telling:
             units = of_order  # which all ranks have together
         unit = "samples" if single else "batches"
         lost = round(sums[:, [SKIPPED, FAILED]].sum())
-        comparable = known and asked is not None
+        comparable = is_known and requested is not None
         planned = levels.shares_of(of_order)
-        shares = _PartShares(unit, asked, planned, delivered)
-        own = _Parts(level, above, shares, units, lost, comparable)
-        self.differing.append(own)
-        return own
+        shares = _PartShares(unit, requested, planned, delivered)
+        parts = _Parts(level, above, shares, units, lost, comparable)
+        self.differing.append(parts)
+        return parts
 
     def _units(
         self, level: MixLevel, above: Above, rows: Any
@@ -452,23 +453,27 @@ class Telling:
         whether these are samples, and whether that is known.
         """
         first = level.rows.start
-        own = rows[level.rows.start : level.rows.stop]
-        values = own[:, ITEMS]
+        level_rows = rows[level.rows.start : level.rows.stop]
+        values = level_rows[:, ITEMS]
         sizes = levels.samples_per_item(level)
-        known = not any(
+        is_known = not any(
             node.traits.gathers for node in above[:-1]
         )  # an item of the mix is one of the whole
         single = bool((sizes == 1).all()) and not (
-            known and (values != own[:, 0]).any()
+            is_known and (values != level_rows[:, 0]).any()
         )
-        if not known:
-            known = not np.isnan(sizes).any()
-            values = own[:, SAMPLES] / (sizes if known else 1.0)
+        if not is_known:
+            is_known = not np.isnan(sizes).any()
+            values = level_rows[:, SAMPLES] / (sizes if is_known else 1.0)
         parts = (
-            slice(each.rows.start - first, each.rows.stop - first)
-            for each in level.parts
+            slice(rows_of_part.rows.start - first, rows_of_part.rows.stop - first)
+            for rows_of_part in level.parts
         )
-        return np.array([values[each].sum() for each in parts]), single, known
+        return (
+            np.array([values[rows_of_part].sum() for rows_of_part in parts]),
+            single,
+            is_known,
+        )
 
 
 def _continued(node: Dataset[Any]) -> bool:

@@ -260,17 +260,17 @@ class Report:
     @property
     def sources(self) -> tuple[LedgerRow, ...]:
         """The rows of sources."""
-        return tuple(each for each in self.rows if each.is_source)
+        return tuple(row for row in self.rows if row.is_source)
 
     def __getitem__(self, name: str) -> LedgerRow:
         """Return the row of a part, by its names: `report["web/news"]`; `KeyError`
         lists them.
         """
-        for each in self.rows:
-            if "/".join(each.path) == name:
-                return each
-        known = ", ".join("/".join(each.path) for each in self.rows[1:20])
-        raise KeyError(f"{name!r} is no part of this mix; parts are {known}")
+        for row in self.rows:
+            if "/".join(row.path) == name:
+                return row
+        names = ", ".join("/".join(row.path) for row in self.rows[1:20])
+        raise KeyError(f"{name!r} is no part of this mix; parts are {names}")
 
     def to_dict(self, prefix: str = "mix") -> dict[str, float]:
         """Flat numbers for a log, such as "mix/web/delivered_share" and

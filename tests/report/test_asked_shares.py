@@ -16,7 +16,7 @@ from energize import (
 )
 from energize.experimental import Stage, StagedDataset, StagePlan
 from energize.report import simulate
-from energize.report.forecast import asked_between
+from energize.report.forecast import requested_between
 
 _SLOTS = 3.4
 """By which the shares of one blend may be off at any two places together, see
@@ -65,7 +65,7 @@ def depth(dataset):
 @given(tree=trees, start=st.integers(0, 400), length=st.integers(1, 400))
 def test_orders_that_keep_shares_give_what_is_asked_for(tree, start, length):
     points = np.array([start, start + length])
-    [asked] = asked_between(tree, points)
+    [asked] = requested_between(tree, points)
     assert asked.sum() == pytest.approx(1, abs=1e-6)
     drawn = tree.consumed(start + length) - tree.consumed(start)
     # Shares of an inner blend are those of its own slots, which are as many more or
@@ -96,9 +96,9 @@ def test_stages_ask_one_after_the_other(first, then, border, batch, cuts):
 
 def test_what_weights_do_not_say_is_not_asked_for():
     concat = ConcatDataset(source(0), source(1))
-    assert np.isnan(asked_between(concat, np.array([0, 50, 100]))).all()
+    assert np.isnan(requested_between(concat, np.array([0, 50, 100]))).all()
     inner = BlendDataset((LimitDataset(concat, 60), 1), (source(2), 3))
-    [asked] = asked_between(inner, np.array([0, 400]))
+    [asked] = requested_between(inner, np.array([0, 400]))
     assert np.isnan(asked[:2]).all()
     assert asked[2] == 0.75
     run = simulate(inner, 400)
