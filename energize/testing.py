@@ -113,7 +113,7 @@ def check_topology(
     """Check that the items of all ranks, in turn, do not depend on the topology.
 
     Worker w of rank r reads lane r + w * world_size of world_size * num_workers. For a
-    stream, whose order depends on the number of lanes, the check is that each lane
+    stream, the order depends on the number of lanes; the check is that each lane
     yields the same alone as in turn with the others.
 
     Args:
@@ -292,7 +292,7 @@ def _take(
             raise AssertionError(f"no item comes from {state} on")
         if empty > _EMPTY_EPOCHS + (
             given is not None
-        ):  # whose first may be the rest of one
+        ):  # the first may be the rest of one
             return
         state = cursor.state()
 

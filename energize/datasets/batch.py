@@ -141,10 +141,9 @@ class BatchDataset(IndexedDataset[T_batch_co]):
             names = ("level", "global_batch_size")
             given, missing = names if level is not None else names[::-1]
             raise ConfigError(
-                f"BatchDataset: {given} is given, and {missing} is not: level says "
-                "what samples cost, and global_batch_size among how many of them "
-                "those of a batch are chosen. (For gradient accumulation alone, give "
-                "global_batch_size to get_loader)"
+                f"BatchDataset: {given} needs {missing}. Set both to level batches "
+                "within global batches; for gradient accumulation alone, use "
+                "get_loader(global_batch_size=...)"
             )
         self._set_up(
             dataset,

@@ -114,7 +114,7 @@ class BlendDataset(MixDataset[T_co]):
         min_share: The lowest share of a dataset with a weight: one number, a list, or
             numbers by name. Applied after `temperature`.
         max_share: The highest share of a dataset, as `min_share`.
-        unit: What shares count. "samples", the name of a column such as "tokens", or a
+        unit: The unit of shares: "samples", the name of a column such as "tokens", or a
             function of columns, which keep the blend indexed (see `CostScheme`); or an
             `ItemCost` of encoded items, which makes it a stream, in which the dataset
             with the largest debt is next (see `OwedSlots`). Another unit than
@@ -626,7 +626,7 @@ class BlendDataset(MixDataset[T_co]):
 
 
 class _OrderWhenRead:
-    """The scheme of a blend whose order is unknown until items are read."""
+    """The scheme of a blend without an order before items are read."""
 
     def __init__(self, blend: BlendDataset[Any]) -> None:
         self._blend = blend

@@ -253,7 +253,7 @@ class LevelDataset(IndexedDataset[T_co]):
         return n - inside % self.global_batch_size
 
     def reached(self, n: int) -> list[int]:
-        """Return the end of the started global batch, whose content is fixed."""
+        """Return the end of the started global batch: its content is fixed."""
         begun = self._begun(n)
         return [n if begun == n else self._end(begun)]
 

@@ -80,16 +80,15 @@ def _check_options(unit: Unit, options: Mapping[str, Any]) -> None:
             continue
         if name not in {"stop", "max_epochs"}:
             raise ConfigError(
-                f"{name} says whose slot comes when slots are counted, and "
-                f"unit={_unit_name(unit)} decides it by what items cost; leave either "
-                "out"
+                f"{name} cannot be combined with unit={_unit_name(unit)}, which "
+                "assigns slots by cost. Remove one of them"
             )
         if isinstance(unit, ColumnCost):
             raise ConfigError(
-                f"{name}={value!r} ends a blend, and with unit={_unit_name(unit)} none "
-                "does, as each epoch would have another number of items; say how many "
-                "steps to read, or give an ItemCost as the unit, with which a blend "
-                "ends as it is read"
+                f"{name}={value!r} ends a blend, and a blend with "
+                f"unit={_unit_name(unit)} never ends, as each epoch would have another "
+                "number of items. Limit the steps of the run, or use "
+                "unit=ItemCost(...)"
             )
 
 
@@ -111,9 +110,9 @@ class MeasuredInputs:
         for number, dataset in enumerate(inputs):
             if not dataset.indexed:
                 raise NotIndexedError(
-                    f"unit={_unit_name(unit)} is what the index says of samples, and "
-                    f"dataset {number} ({type(dataset).__name__}) is read as a stream; "
-                    "give unit=ItemCost(...)"
+                    f"unit={_unit_name(unit)} needs an indexed dataset, and dataset "
+                    f"{number} ({type(dataset).__name__}) is a stream. Use "
+                    "unit=ItemCost(...)"
                 )
         self._inputs = cast("Sequence[IndexedDataset[Any]]", inputs)
         self._totals = {

@@ -1,4 +1,4 @@
-"""Mixes of streams whose lengths are unknown until they are read."""
+"""Mixes of streams with lengths that are unknown until they are read."""
 
 from __future__ import annotations
 

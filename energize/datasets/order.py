@@ -47,7 +47,7 @@ def cut_epochs(
     """Return the spans of the first `n` items of epochs cut from the only input.
 
     Args:
-        dataset: The dataset whose epochs are cut.
+        dataset: The dataset with the cut epochs.
         n: Number of items.
         size: Items of an epoch.
         stride: Items of the input from the start of one epoch to the next. 0 if every

@@ -329,8 +329,8 @@ class ComposedDataset(BatchDataset[T_batch_co]):
       shares in device batches.
 
     With "random", "in_turn" and "stratified", the last global batch contains the
-    remaining samples, in device batches whose sizes differ by at most one. If it has
-    fewer samples than devices, the other devices get a copy of a sample as padding,
+    remaining samples, in device batches with sizes that differ by at most one. If it
+    has fewer samples than devices, the other devices get a copy of a sample as padding,
     which counts in no loss and not in `counts`, `consumed` and `refs`. Samples that
     fill no batch are left out and logged; with sampling method "balanced" they differ
     in every epoch. Epochs and global batches do not depend on `batch_size`, except for

@@ -60,7 +60,7 @@ class Taken(NamedTuple):
 
 
 class FoundDataset(Dataset[T_co]):
-    """A stream: a dataset whose number of items is unknown until its input is read.
+    """A stream: the number of items is unknown until its input is read.
 
     It has no random access, and a length only if its input never ends.
     """

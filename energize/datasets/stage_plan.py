@@ -83,9 +83,7 @@ class Stage(WrittenSettings, Generic[D]):
     def __post_init__(self) -> None:
         for name in _LEAST:
             number = whole_number(getattr(self, name))
-            if (
-                number is not None
-            ):  # else it stays as it is, and the plan says what is wrong
+            if number is not None:  # other values are faults of the plan
                 object.__setattr__(self, name, number)
 
     @property

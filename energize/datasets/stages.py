@@ -423,7 +423,7 @@ def _unchanged(dataset: Any, n: int) -> Any:
 def _continued(
     dataset: IndexedDataset[Any], read: Mapping[str, int]
 ) -> IndexedDataset[Any]:
-    """Return a dataset whose parts start after the items that were read."""
+    """Return a dataset with parts that start after the items that were read."""
     if dataset.inputs and dataset.reached(0) is not None:
         return dataset.with_inputs(
             [_continued(child, read) for child in dataset.children]

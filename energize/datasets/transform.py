@@ -612,7 +612,7 @@ class GcDataset(MapDataset[T]):
     """Run the garbage collector after every `every_n_iter` items.
 
     Items pass through unchanged. Each process counts the items that it reads. Useful if
-    samples contain reference cycles, whose memory would accumulate. The node can be
+    samples contain reference cycles, as their memory would accumulate. The node can be
     added or removed when a run resumes.
 
     Args:

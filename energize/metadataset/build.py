@@ -60,8 +60,8 @@ Encoders: TypeAlias = Encoder[T_batch] | Mapping[type[Any], Encoder[T_batch]]
 """One task encoder for all samples, or one for each sample type."""
 
 _BY_QUOTA = (
-    "says in which order a dataset is read, but here a quota does: each pass over it "
-    "is in a random order of its own"
+    "has no effect in a blend by quotas: each pass over a dataset has a random order "
+    "of its own"
 )
 
 
@@ -143,8 +143,13 @@ def check_one_epoch(
 
 @dataclass(frozen=True, slots=True)
 class Batching:
-    """How samples become batches. `packing_buffer_size`: packs of so many samples at a
-    time, made by the encoder; None for no packing.
+    """How samples become batches.
+
+    Attributes:
+        batch_size: Samples of a batch; None for encoded samples.
+        drop_last: Whether a short last batch is dropped.
+        packing_buffer_size: Samples that the encoder packs at a time; None for no
+            packing.
     """
 
     batch_size: int | None
@@ -162,19 +167,18 @@ class Batching:
 
 @dataclass(frozen=True, slots=True)
 class Builder:
-    """Makes the batches of a resolved mix.
+    """Builder of the batches of a resolved mix.
 
-    A node whose leaves share one task encoder is mixed sample by sample and batched
-    once. In a node above such nodes, whole batches of its entries are mixed; in a plain
-    one, entries of one encoder count as one. An order that a folder's dataset.yaml sets
-    is a default.
+    A node with one task encoder is mixed sample by sample and batched once. Above such
+    nodes, whole batches are mixed; in a plain blend, entries with the same encoder are
+    merged. The order in the dataset.yaml of a folder is a default.
 
     Args:
         encoder_of: Chooses the task encoder of a leaf.
         order: The order of samples; `over_epochs=None` is the stored order.
-        code: Code that may run although a folder names it.
+        code: Code of folders that may run.
         checksums: Whether each sample is compared with its checksum.
-        worker_config: Is carried to the dataset; `seed_offset` chooses the order.
+        worker_config: Passed to the dataset; `seed_offset` seeds the order.
         batching: How samples become batches.
         level: How batches are levelled.
         encoded: Whether samples are encoded below blends, which count encoded samples.
@@ -261,9 +265,9 @@ class Builder:
         )
         if not (repeat or _ends(batches)):
             raise ConfigError(
-                f"{location}: repeat=False reads once what is there, and a blend of "
+                f"{location}: repeat=False needs a mix that ends, and a blend of "
                 f"{len(leaves_of(node))} weighted parts never ends; leave repeat out, "
-                "or cut epochs with virtual_epoch_length"
+                "or set virtual_epoch_length"
             )
         if virtual_epoch_length:
             batches = EpochizeDataset(batches, virtual_epoch_length)
@@ -351,9 +355,8 @@ class Builder:
         if self.level is not None:
             with place_noted(node.location):
                 raise ConfigError(
-                    "level chooses among all samples of a global batch, and so does "
-                    "composition: have one of them, and one task encoder for all "
-                    "samples"
+                    "level cannot be combined with composition or several task "
+                    "encoders; remove one of them"
                 )
 
     def make_batches(
@@ -382,7 +385,7 @@ class Builder:
         if self.level is not None:
             with place_noted(node.location):
                 raise ConfigError(
-                    "level is said here and by the program; give one of the two"
+                    "level is set here and by the program; remove one of them"
                 )
         return replace(builder, level=node.level)
 
@@ -390,9 +393,8 @@ class Builder:
         encoders = self.encoders_of(node)
         if self.batching.packing_buffer_size is not None or len(encoders) > 1:
             raise ConfigError(
-                "packing says how samples are packed, and so does "
-                f"packing_buffer_size; or there are {len(encoders)} task encoders, and "
-                "packing needs one for all"
+                "packing needs one task encoder for all samples, and no "
+                f"packing_buffer_size; there are {len(encoders)} task encoders"
             )
         encoder = PackingEncoder(encoders[0], packing.packer, *packing.joined)
         batching = replace(self.batching, packing_buffer_size=packing.buffer_size)
@@ -434,9 +436,8 @@ class Builder:
         with place_noted(node.location):
             if batching.batch_size is None or batching.packing_buffer_size is not None:
                 raise ConfigError(
-                    "composition says of which samples a batch is made, so there is a "
-                    "batch_size, and no packing_buffer_size, which leaves that to the "
-                    "packer"
+                    "composition chooses the samples of a batch, so it needs a "
+                    "batch_size, and excludes packing_buffer_size"
                 )
             drop_last = composition.drop_last
             batches: Dataset[Any] = ComposedDataset(
@@ -470,8 +471,8 @@ class Builder:
         if isinstance(node, Blend) and node.composition is not None:
             with place_noted(node.location):
                 raise ConfigError(
-                    "composition says what a global batch is made of, and this blend "
-                    "is a part of another; give it to the outermost one"
+                    "composition is for the outermost blend, and this blend is part of "
+                    "another; move it there"
                 )
         if not isinstance(node, Mix):
             raise TypeError(f"{node.location}: a {type(node).__name__} has no samples")
@@ -482,9 +483,7 @@ class Builder:
         return self._mixed(parts, node)
 
     def _read(self, leaf: Leaf, *, by_quota: bool) -> Dataset[Any]:
-        """Return the samples of a leaf: of its type, cooked if they are crude and the
-        encoder does it.
-        """
+        """Return the samples of a leaf, cooked if they are crude."""
         encoder = self.encoder_of(leaf)
         config = self.worker_config
         try:
@@ -513,8 +512,9 @@ class Builder:
         return self._encoded(samples, encoder) if self.encoded else samples
 
     def _check_order(self, leaf: Leaf) -> None:
-        """Raise `ConfigError` for an order that a file asks for where a quota decides
-        it; options of the program are logged and ignored.
+        """Raise `ConfigError` if a file sets an order of samples that a quota reads.
+
+        Options of the program are logged and ignored.
         """
         for name in ("shuffle_buffer_size", "max_samples_per_sequence"):
             value = getattr(self.order, name)

@@ -1,4 +1,4 @@
-"""Metadataset files: read, checked against the models, with the faults of each."""
+"""Read metadataset files, and check them against the models."""
 
 from __future__ import annotations
 
@@ -79,13 +79,12 @@ _HINTS = {
     "sample_weight": "it is for a dataset, a blend, a concat or a join as a whole",
     "stages": "stages are parts of the whole run, so they stand in a split",
 }
-"""Where a misplaced key belongs, and the names of keys with other
-names elsewhere."""
+"""The right location of misplaced keys, and of keys with other names elsewhere."""
 
 
 @dataclass(frozen=True, slots=True)
 class MetadatasetFile:
-    """A metadataset file, checked by itself: what it refers to was not looked at."""
+    """A checked metadataset file, without the files that it refers to."""
 
     file: Path
     splits: Mapping[str, Keys]
@@ -100,33 +99,34 @@ class MetadatasetFile:
 def read_metadataset(
     path: str | os.PathLike[str] | Mapping[str, Any],
 ) -> MetadatasetFile:
-    """Read a metadataset file, or a mapping with the content of one; its folders are
-    not opened.
+    """Read a metadataset file, without opening its folders.
 
-    The text is plain data: nothing in it is imported or executed. Variables of the
-    environment are put in where a text names them: `${NAME}`, or `${NAME:-default}`.
-    Relative paths in a mapping begin in the current folder.
+    The file is plain data: nothing in it is imported or executed. Text can contain
+    environment variables: `${NAME}` or `${NAME:-default}`.
 
-    Raises `MetadatasetError` with every fault of the file, each with its line, its path
-    in the document, the value and what was expected; `DatasetNotFoundError` when there
-    is no such file.
+    Args:
+        path: The file, or a mapping with the content of one. Relative paths in a
+            mapping start in the current folder.
 
-    >>> import tempfile
-    >>> file = Path(tempfile.mkdtemp()) / "mix.yaml"
-    >>> _ = file.write_text('''
-    ... __module__: energize
-    ... __class__: MetadatasetV2
-    ... splits:
-    ...   train:
-    ...     blend:
-    ...       - {path: captions, weight: 3}
-    ...       - {path: photographs, weight: 1}
-    ... ''')
-    >>> [
-    ...     (entry.path, entry.weight)
-    ...     for entry in read_metadataset(file).splits["train"].blend
-    ... ]
-    [('captions', 3), ('photographs', 1)]
+    Raises:
+        MetadatasetError: With all faults of the file, each with its location and value.
+        DatasetNotFoundError: If the file does not exist.
+
+    Example:
+        >>> import tempfile
+        >>> file = Path(tempfile.mkdtemp()) / "mix.yaml"
+        >>> _ = file.write_text('''
+        ... __module__: energize
+        ... __class__: MetadatasetV2
+        ... splits:
+        ...   train:
+        ...     blend:
+        ...       - {path: captions, weight: 3}
+        ...       - {path: photographs, weight: 1}
+        ... ''')
+        >>> entries = read_metadataset(file).splits["train"].blend
+        >>> [(entry.path, entry.weight) for entry in entries]
+        [('captions', 3), ('photographs', 1)]
     """
     problems: list[Problem] = []
     if isinstance(path, Mapping):
@@ -141,8 +141,14 @@ def read_metadataset(
 
 
 def load(file: Path, problems: list[Problem]) -> MetadatasetFile | None:
-    """Return the document in `file`, or None when it cannot be used; faults go to
-    `problems`.
+    """Read and check a file.
+
+    Args:
+        file: The file.
+        problems: Receives the faults.
+
+    Returns:
+        The document; None if it is invalid.
     """
     faulty: list[Problem] = []
     text = read_yaml(file, faulty, variables=True)
@@ -158,13 +164,13 @@ def document(
 
     Args:
         text: The values of the document, with their lines.
-        problems: Receives the faults, except faults of values that have one already.
-        weighs_all: Whether all entries of a blend need a weight as soon as one has
-            one. None: in files of energize, but not in files of Megatron-Energon,
-            where an entry without a weight has weight 1.
+        problems: Receives the faults, at most one for each value.
+        weighs_all: Whether all entries of a blend need a weight if one has a weight.
+            None for true in files of energize, and false in files of Megatron-Energon,
+            where the default weight is 1.
 
     Returns:
-        The checked document; None if anything in it is wrong.
+        The checked document; None if it is invalid.
     """
     misplaced = _fault_of_kind(text.data)
     if misplaced is not None:
@@ -210,7 +216,7 @@ def _add_problems(
 
 
 def _faults_of(error: ValidationError, data: Any) -> Iterator[tuple[KeyPath, str]]:
-    """Yield the faults of a document; no missing key beside a misspelt one."""
+    """Yield the faults of a document; no missing key next to a misspelt one."""
     messages = [
         (path, _with_hint(path, text, data))
         for path, text in faults(error, DOCUMENT, data)
@@ -243,7 +249,7 @@ def _with_hint(path: KeyPath, text: str, data: Any) -> str:
 
 
 def _in_current_grammar(text: Located, problems: list[Problem]) -> Located:
-    """Return a document in our grammar; keys of ours in Energon's are faults."""
+    """Return a document in the current grammar; note keys it cannot have."""
     data = text.data
     splits = data.get("splits")
     nodes = splits if isinstance(splits, dict) else {}
@@ -297,9 +303,7 @@ def _from_older(
 
 
 def _foreign(node: Any, keys: set[str], path: KeyPath) -> Iterator[KeyPath]:
-    """Yield the paths below a node of our own keys, which a grammar of `keys` lacks,
-    and of schedules.
-    """
+    """Yield the paths of keys and schedules that a grammar does not have."""
     if not isinstance(node, dict):
         return
     for key, value in node.items():
@@ -320,9 +324,7 @@ def _entries(value: Any) -> Iterator[tuple[str | int, Any]]:
 
 
 def _relabelled(entry: Any) -> Any:
-    """Return an entry of the older grammar with its `subflavor` among the
-    subflavors.
-    """
+    """Return an entry with its `subflavor` among the subflavors."""
     if not isinstance(entry, dict) or "subflavor" not in entry:
         return entry
     keys = {key: value for key, value in entry.items() if key != "subflavor"}

@@ -32,8 +32,8 @@ from energize.task.pipeline import (
 )
 
 _NOT_SINGLE = (
-    "get_datasets tells weights, or repetitions, of single datasets, and this mix has "
-    "{} beside them; get_train_dataset reads it"
+    "get_datasets returns weights or repetitions of single datasets, and this mix "
+    "also has {}; use get_train_dataset"
 )
 
 

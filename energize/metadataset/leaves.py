@@ -165,10 +165,13 @@ def _folder_name(node: Blend, defaults: Sequence[str]) -> str | None:
 
 
 class Share(NamedTuple):
-    """A part of a tree and its share.
+    """A part of a mix.
 
-    `share` is that of what is drawn, `target` that of what counts in the loss, None
-    without target weights. `name` is the names that lead to it, None if it has none.
+    Attributes:
+        node: The node.
+        share: Its share of drawn samples.
+        target: Its share in the loss; None without target weights.
+        name: The names of the entries that lead to it; None without names.
     """
 
     node: MixNode
@@ -180,38 +183,38 @@ class Share(NamedTuple):
 def leaves_with_weights(
     node: MixNode | Stages, step: int = 0
 ) -> list[tuple[Leaf, Fraction]]:
-    """Return the leaves below a node with their expected shares, in the order
-    written.
+    """Return the leaves below a node with their expected shares, in file order.
 
     Shares are exact and sum to 1. Weights are normalised in each blend and multiplied
-    on the way down; a float is the decimal it prints as. Leaves of one folder with
-    equal settings become one with the summed share, whose `location` names all of them;
-    the merge is logged. A leaf of share 0 is kept.
+    on the way down; a float is read as its decimal notation. Leaves of one folder with
+    equal settings are merged, and their shares are added; `location` lists all of them,
+    and the merge is logged. Leaves with share 0 are kept.
 
-    Quotas give the shares of an epoch; for other quotas than proportions the sizes of
-    the folders are read from their indexes.
+    For quotas, shares are those of an epoch; for other quotas than proportions, the
+    sizes of folders are read from their indexes.
 
     Args:
         node: A resolved mix.
-        step: The step at which weights that change are taken, after temperature and
-            limits; stop rules are ignored.
+        step: The step at which changing weights are evaluated, after temperature and
+            limits. Stop rules are ignored.
 
     Raises:
         WeightError: If all weights of a blend are 0 at the step.
         ConfigError: If a blend by quotas contains a blend without a size, or the mix
             has stages, each of which has shares of its own.
 
-    >>> from pathlib import Path
-    >>> from energize.metadataset.nodes import Blend, Folder
-    >>> a = Folder.model_construct(path=Path("/data/a"))
-    >>> b = Folder.model_construct(path=Path("/data/b"), weight=3)
-    >>> blend = Blend.model_construct(
-    ...     children=[Blend.model_construct(children=[a, b]), a]
-    ... )
-    >>> for leaf, share in leaves_with_weights(blend):
-    ...     print(leaf.path.name, share)
-    a 5/8
-    b 3/8
+    Example:
+        >>> from pathlib import Path
+        >>> from energize.metadataset.nodes import Blend, Folder
+        >>> a = Folder.model_construct(path=Path("/data/a"))
+        >>> b = Folder.model_construct(path=Path("/data/b"), weight=3)
+        >>> blend = Blend.model_construct(
+        ...     children=[Blend.model_construct(children=[a, b]), a]
+        ... )
+        >>> for leaf, share in leaves_with_weights(blend):
+        ...     print(leaf.path.name, share)
+        a 5/8
+        b 3/8
     """
     if isinstance(node, Stages):
         raise ConfigError(
@@ -223,8 +226,10 @@ def leaves_with_weights(
 
 
 def plain_shares(node: Mix) -> list[Share]:
-    """Return the parts of plain blends in each other, as `leaves_with_weights` does;
-    all have a target if any has one.
+    """Return the parts of nested plain blends; all have a target if any has one.
+
+    Args:
+        node: A mix.
     """
     parts = shares_below(Share(node), lambda mix: mix.plain)
     if any(part.target is not None for part in parts):
@@ -238,7 +243,13 @@ def plain_shares(node: Mix) -> list[Share]:
 def shares_below(
     around: Share, opened: Callable[[Mix], bool], step: int = 0
 ) -> list[Share]:
-    """Return the parts below those mixes at the top of a node that are `opened`."""
+    """Return the parts below mixes at the top of a node.
+
+    Args:
+        around: The node, with its share.
+        opened: Returns whether a mix is replaced by its children.
+        step: The step at which changing weights are evaluated.
+    """
     node = around.node
     if not isinstance(node, Mix) or not opened(node):
         return [around]

@@ -1,7 +1,7 @@
 """Documents as plain values with their lines, and the faults of documents.
 
-Nothing but text, numbers, booleans, null, lists and mappings can come out of a file: a
-tag that asks for anything else is an error, and nothing is constructed by name.
+Files contain only text, numbers, booleans, null, lists and mappings. Other YAML tags
+are errors; nothing is constructed by name.
 """
 
 from __future__ import annotations
@@ -59,9 +59,7 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 class _Loader(safe_loader()):  # type: ignore[misc]  # of two, by what is installed
-    """The syntax of YAML 1.1 with the numbers of 1.2, in which 1e-3 is one and 1:30 is
-    text.
-    """
+    """YAML 1.1 with the numbers of YAML 1.2: 1e-3 is a number, 1:30 is text."""
 
 
 _Loader.yaml_implicit_resolvers = {}
@@ -71,8 +69,13 @@ for _name, _pattern in _PLAIN.items():
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A fault of a document: its place as `file:line (path in the document)`, and what
-    to do.
+    """A fault of a document.
+
+    Attributes:
+        place: The location, as `file:line (path in the document)`.
+        message: The fault and its remedy.
+        line: The line, from 1; 0 if unknown.
+        not_found: Whether the fault is a path that does not exist.
     """
 
     place: str
@@ -87,8 +90,13 @@ class Problem:
 def as_error(
     file: Path, problems: Sequence[Problem]
 ) -> MetadatasetError | DatasetNotFoundError:
-    """Return all faults found from `file` on as one error: a `DatasetNotFoundError`
-    when nothing but paths that do not exist is wrong.
+    """Return all faults of a mix as one error.
+
+    A `DatasetNotFoundError` if all faults are paths that do not exist.
+
+    Args:
+        file: The outermost file.
+        problems: The faults.
     """
     text = str(problems[0])
     if len(problems) > 1:
@@ -102,14 +110,23 @@ def as_error(
 
 
 def check_few(file: Path, problems: Sequence[Problem]) -> None:
-    """Raise the faults of `file` found so far if there are very many."""
+    """Raise all faults if there are many.
+
+    Args:
+        file: The outermost file.
+        problems: The faults so far.
+    """
     if len(problems) >= MOST_FAULTS:
         raise as_error(file, problems)
 
 
 @contextmanager
 def place_noted(place: str) -> Iterator[None]:
-    """Add a location, `file:line (path)`, to errors."""
+    """Add a location to errors of the block.
+
+    Args:
+        place: The location, as `file:line (path)`.
+    """
     try:
         yield
     except EnergizeError as error:
@@ -117,7 +134,12 @@ def place_noted(place: str) -> Iterator[None]:
 
 
 def noted(error: EnergizeError, place: str) -> EnergizeError:
-    """Return an error with the location of the node that it is about."""
+    """Return an error with the location of its node.
+
+    Args:
+        error: The error.
+        place: The location, as `file:line (path)`.
+    """
     if not place or str(error).endswith(f"asked for at {place}"):
         return error
     return type(error)(f"{error}\n  asked for at {place}")
@@ -127,8 +149,12 @@ def noted(error: EnergizeError, place: str) -> EnergizeError:
 class Located:
     """The values of a document, with the line (from 1) of each path.
 
-    `renamed`: paths of a document that was written in other words, by the paths that
-    stand for them in `data`; places are told in the words of the file.
+    Attributes:
+        file: The file.
+        data: The values.
+        lines: The line of each path.
+        renamed: Original paths of a document in another grammar, by paths in `data`.
+            Locations contain the original paths.
     """
 
     file: Path
@@ -137,15 +163,22 @@ class Located:
     renamed: Mapping[KeyPath, KeyPath] = field(default_factory=dict)
 
     def place(self, path: KeyPath = ()) -> str:
-        """Return `file:line (path)`; the line of what encloses it for a path that is
-        not there.
+        """Return the location of a path, as `file:line (path)`.
+
+        Args:
+            path: Keys and indices; for a missing path, the line of the enclosing value.
         """
         return place(
             self.file, self._as_written(path) if self.renamed else path, self.lines
         )
 
     def problem(self, path: KeyPath, message: str) -> Problem:
-        """Return a fault of the value at `path`."""
+        """Return a fault of a value.
+
+        Args:
+            path: The path of the value.
+            message: The fault and its remedy.
+        """
         return Problem(
             self.place(path), message, line_of(self._as_written(path), self.lines) or 1
         )
@@ -160,10 +193,16 @@ class Located:
 def read_yaml(
     file: Path, problems: list[Problem], *, variables: bool = False
 ) -> Located | None:
-    """Read a file, or note in `problems` why it cannot be read at all and return None.
+    """Read a YAML file.
 
-    With `variables`, texts are those that `expanded` makes of them; what is written
-    without quotes may become a number that way.
+    Args:
+        file: The file.
+        problems: Receives the faults.
+        variables: Whether environment variables in text are replaced, see `expanded`.
+            Text without quotes can become a number.
+
+    Returns:
+        The values; None if the file cannot be read.
     """
     content = read_bytes(file, problems)
     if content is None:
@@ -195,8 +234,14 @@ def read_yaml(
 
 
 def read_bytes(file: Path, problems: list[Problem]) -> bytes | None:
-    """Return what is in `file`, or note in `problems` why it cannot be read and return
-    None.
+    """Read a file.
+
+    Args:
+        file: The file.
+        problems: Receives the faults.
+
+    Returns:
+        The content; None if the file cannot be read.
     """
     try:
         return read_file(file, "YAML_BYTES")
@@ -211,10 +256,14 @@ def read_bytes(file: Path, problems: list[Problem]) -> bytes | None:
 
 
 def plain_values(data: Any, file: Path, problems: list[Problem]) -> Located:
-    """Return what a program gives instead of a file, as what could stand in one.
+    """Return values of a program as values of a file.
 
-    Paths become texts, tuples lists. Functions and types, which no file holds, are left
-    as they are. Variables that cannot be expanded are noted in `problems`.
+    Paths become text, and tuples lists. Functions and types stay as they are.
+
+    Args:
+        data: The values.
+        file: A name for messages.
+        problems: Receives faults of environment variables.
     """
 
     def plain(value: Any, path: KeyPath) -> Any:
@@ -238,17 +287,21 @@ def plain_values(data: Any, file: Path, problems: list[Problem]) -> Located:
 
 
 def expanded(text: str, environment: Mapping[str, str] = os.environ) -> str:
-    """Return a text with the values of the variables it names, as shells do it.
+    """Replace environment variables in text, as shells do.
 
-    `${NAME}` is the value of the variable, `${NAME:-default}` the default where it is
-    not set or empty, and `$${` stands for `${`. Any other `$` is a letter like others.
-    Values are not looked through for more variables.
+    `${NAME}` is the value of the variable, `${NAME:-default}` the default if it is
+    unset or empty, and `$${` is a literal `${`. Values are not expanded again.
 
-    Raises `ConfigError` for a variable that is not set and has no default, and for `${`
-    without a name and `}` after it.
+    Args:
+        text: The text.
+        environment: The variables.
 
-    >>> expanded("${ROOT}/captions/${SET:-small}", {"ROOT": "/data"})
-    '/data/captions/small'
+    Raises:
+        ConfigError: If a variable without a default is unset, or the syntax is invalid.
+
+    Example:
+        >>> expanded("${ROOT}/captions/${SET:-small}", {"ROOT": "/data"})
+        '/data/captions/small'
     """
 
     def value(match: re.Match[str]) -> str:
@@ -279,7 +332,7 @@ def _plain_type(text: str) -> str:
 
 
 class _Reader:
-    """Turns nodes of YAML into values, noting their lines."""
+    """Turns nodes of YAML into values, and records their lines."""
 
     def __init__(self, file: Path, problems: list[Problem], *, variables: bool) -> None:
         self._file = file
@@ -311,9 +364,7 @@ class _Reader:
         return value
 
     def _items(self, node: yaml.Node, path: KeyPath) -> dict[str, yaml.Node]:
-        """Return the entries of a mapping; keys are text as written, merged ones come
-        after its own.
-        """
+        """Return the entries of a mapping, followed by merged entries."""
         items: dict[str, yaml.Node] = {}
         firsts: dict[KeyPath, int] = {}
         merged: dict[str, yaml.Node] = {}
@@ -380,7 +431,7 @@ class _Reader:
         self._fault(node, path, text)
 
     def _fault(self, node: yaml.Node, path: KeyPath, message: str) -> None:
-        """Note a fault at the line of `node`; the value there becomes null."""
+        """Note a fault at the line of `node`; its value becomes null."""
         located = Located(self._file, None, {path: node.start_mark.line + 1})
         self._problems.append(located.problem(path, message))
         check_few(self._file, self._problems)

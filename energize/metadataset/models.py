@@ -1,8 +1,7 @@
-"""The grammar of metadatasets: a pydantic model for each kind of node, at each place
-where it may be.
+"""The grammar of metadatasets: a pydantic model for each type of node and its place.
 
-A key is a field of the kinds of nodes that have it, or of the places where nodes have
-it. Its annotation is what checks it and tells editors of it.
+Keys are fields of node types or of places. Annotations validate keys, and are the
+source of the JSON schema for editors.
 """
 
 from __future__ import annotations
@@ -76,14 +75,14 @@ _QUOTAS = (
 
 
 class Keys(Model):
-    """A mapping of a file; keys that are left out have their defaults."""
+    """A mapping of a file; missing keys have their defaults."""
 
     model_config = ConfigDict(defer_build=True, arbitrary_types_allowed=True)
 
 
 @dataclass(frozen=True)
 class Expected:
-    """In an annotation: the expectation in messages, in place of pydantic's words."""
+    """Annotation: the expectation in messages, instead of the text of pydantic."""
 
     text: str
 
@@ -289,8 +288,9 @@ Joiner = Annotated[
 
 
 class CompositionKeys(Keys):
-    """The composition of a global batch, see `ComposedDataset`; None: as large as a
-    batch, with the `drop_last` of the program that reads the mix.
+    """The composition of a global batch, see `ComposedDataset`.
+
+    By default as large as a batch, with the `drop_last` of the program.
     """
 
     method: Annotated[str, OneOf(BATCHING_METHODS)]
@@ -337,9 +337,7 @@ class Packing(Keys):
 
 
 class LevelKeys(Keys):
-    """How batches are made to cost the same: by a column, or by a field of encoded
-    samples.
-    """
+    """How batches are levelled: by a column, or by a field of encoded samples."""
 
     cost: Text | None = None
     global_batch_size: PositiveInt | None = None
@@ -375,7 +373,7 @@ class ReadKeys(Keys):
 
 
 class WeighedKeys(Keys):
-    """Keys of all that has a weight in the loss."""
+    """Keys of nodes with a loss weight."""
 
     sample_weight: Number | None = None
 
@@ -392,8 +390,8 @@ class PropertyKeys(WeighedKeys):
         if self.by is None:
             if self.weights is not None or self.other is not None:
                 raise ConfigError(
-                    "'weights' and 'other' belong to a property, and no 'by' says "
-                    "which; the share of an entry in its blend is 'weight'"
+                    "'weights' and 'other' need the property 'by'; the share of an "
+                    "entry in its blend is 'weight'"
                 )
         elif self.by.startswith("subflavor."):
             raise ConfigError(
@@ -418,8 +416,8 @@ SampleTypeName = Annotated[
 
 class FolderKeys(ReadKeys, PropertyKeys):
     """A folder of samples, prepared or loose, a file of rows, or another metadataset.
-    `sample_type` and `field_map` are properties of its samples, and win over those of
-    the folder.
+
+    `sample_type` and `field_map` win over the values of the folder.
     """
 
     path: Annotated[
@@ -438,7 +436,7 @@ class FolderKeys(ReadKeys, PropertyKeys):
 
 
 class JoinKeys(ReadKeys, PropertyKeys):
-    """Folders; samples of one key are joined."""
+    """Folders with joined samples: those with equal keys."""
 
     join: Annotated[
         Annotated[list[JoinedKeys], Field(min_length=2), Tag("<list>")]
@@ -461,8 +459,8 @@ class JoinKeys(ReadKeys, PropertyKeys):
     def _first(self) -> JoinKeys:
         if self.entries[0][1].nonmatch != "error":
             raise ConfigError(
-                "join: nonmatch of the first dataset says nothing, as its samples are "
-                "looked up in the others; give it to these"
+                "join: nonmatch has no effect on the first dataset, as its samples "
+                "are looked up in the others; set it for the others"
             )
         return self
 
@@ -481,7 +479,7 @@ class ListKeys(WeighedKeys):
 
 
 class PassesKeys(ListKeys):
-    """Nodes that are read some passes each in an epoch."""
+    """Nodes with a number of passes in an epoch."""
 
     list_key = EPOCHIZED
     blend_epochized: Annotated[
@@ -576,7 +574,7 @@ class BlendKeys(ListKeys, PropertyKeys, BlendSettings):
             key = weighed[0] if weighed else self._keys_of(_QUOTAS)[0]
             raise ConfigError(
                 f"the samples of all entries are weighed by {short(self.by)}, so {key} "
-                "says nothing; remove it, or give 'by' to the entries"
+                "has no effect; remove it, or set 'by' for the entries"
             )
 
     def _check_weights(self, *, every: bool) -> None:

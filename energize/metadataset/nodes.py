@@ -1,9 +1,7 @@
-"""A resolved mix: the models of a metadataset, with files followed and settings
-combined.
+"""A resolved mix: files are followed, and settings combined.
 
-A node has the keys of its kind, the keys of the entry or split that names it, and its
-location. Paths are absolute, included files are replaced by what they contain, and
-settings are those of all files on the way.
+A node has the keys of its type, the keys of the entry or split that names it, and its
+location. Paths are absolute, and included files are replaced by their content.
 """
 
 from __future__ import annotations
@@ -142,14 +140,12 @@ class Leaf(MixNode, ReadKeys):
 
     @property
     def data_key(self) -> tuple[Hashable, ...]:
-        """Equal for leaves that read the same data."""
+        """Key of the data of a leaf."""
         raise NotImplementedError
 
     @property
     def key(self) -> tuple[Hashable, ...]:
-        """Equal for leaves that read the same data with the same settings, whichever
-        samples are chosen.
-        """
+        """Key of the data and settings of a leaf, without the chosen samples."""
         return (
             *self.data_key,
             hashable(self.subflavors) if self.subflavors else None,
@@ -161,9 +157,7 @@ class Leaf(MixNode, ReadKeys):
 
     @property
     def identity(self) -> tuple[Hashable, ...]:
-        """Equal for leaves that read the same samples with the same settings, also by
-        different links.
-        """
+        """Key of the samples and settings of a leaf; links are resolved."""
         return (self.key, self.chosen)
 
     @cached_property
@@ -172,14 +166,14 @@ class Leaf(MixNode, ReadKeys):
         return {**self.config.subflavors, **self.subflavors}
 
     def verify(self) -> None:
-        """Compare samples of loose data with what is inferred of them.
+        """Compare samples of loose data with the inferred sample type.
 
         Raises:
             DatasetError: If they differ.
         """
 
     def source(self, seed: int = 0, *, checksums: bool = False) -> LeafSource:
-        """Open the raw samples as they are stored; of a join, tuples of them.
+        """Open the raw samples in stored order; tuples of samples for a join.
 
         Args:
             seed: Seed of the order.

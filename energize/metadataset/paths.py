@@ -1,4 +1,4 @@
-"""Paths that files of a mix name."""
+"""Resolve the paths in files of a mix."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Folders as blends of the samples of each value of a property."""
+"""Divide folders into blends by the values of a property."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a path to a resolved mix: files followed, settings handed down."""
+"""Resolve a path to a mix: follow files, and combine settings."""
 
 from __future__ import annotations
 
@@ -143,8 +143,13 @@ class Inherited:
 
 
 def combined_multiplier(outer: int | None, inner: int | None) -> int | None:
-    """Return, of two levels of shuffling, none (None), else replacement (-1), else the
-    product.
+    """Combine two levels of shuffling.
+
+    None (no shuffle) wins over -1 (replacement), which wins over the product.
+
+    Args:
+        outer: The multiplier around.
+        inner: The multiplier inside.
     """
     if outer is None or inner is None:
         return None
@@ -277,8 +282,9 @@ def _blend_entries(paths: Sequence[Any]) -> list[Any] | None:
 
 
 class _Resolver:
-    """Follows files, each read once. Faults go to `problems`, and None is returned in
-    place of a faulty node.
+    """Follows files, and reads each once.
+
+    Faults are added to `problems`, and None is returned in place of a faulty node.
     """
 
     def __init__(self, file: Path, existing: bool) -> None:
@@ -473,7 +479,7 @@ class _Resolver:
             return node
         key = "level" if node.packing is None else "packing"
         text = (
-            f"{key} is said here of what is mixed with others first; say it of the "
+            f"{key} is set here for samples that are mixed first; set it for the "
             "whole mix"
         )
         return self.fault(file.text.place((*path, "path")), text)
@@ -652,9 +658,7 @@ def _unreadable(path: Path, text: str) -> str:
 
 
 def _tidied(path: Path) -> Path:
-    """Return the absolute path, without `..` if that is the same folder; names of links
-    remain.
-    """
+    """Return the absolute path, without `..` if the folder stays the same."""
     if ".." not in path.parts:
         return path.absolute()
     tidy = Path(os.path.abspath(path))
@@ -701,10 +705,10 @@ def _changed_options(keys: BlendKeys) -> dict[str, Any]:
 def _handed_on(
     keys: ListKeys, options: Mapping[str, Any], around: Mapping[str, Any]
 ) -> Mapping[str, Any]:
-    """Return the options of a blend that hold for the blends inside.
+    """Return the options of a blend that its inner blends inherit.
 
-    A scheme without weights is not among them: it gives each entry the same share, also
-    an entry that is a blend.
+    A scheme without weights is not inherited: it gives each entry the same share,
+    including entries that are blends.
     """
     if keys.by_quotas:
         return around
@@ -713,9 +717,7 @@ def _handed_on(
 
 
 def _flattened(node: Passes) -> list[MixNode]:
-    """Return the entries of a blend_epochized in another one, repetitions
-    multiplied.
-    """
+    """Return the entries of a nested blend_epochized with multiplied repetitions."""
     children = []
     outer = _repetitions(node.quota)
     for child in node.children:
@@ -746,11 +748,10 @@ def plan_of(
 
     Args:
         text: The file.
-        path: Where the stages are.
+        path: The path of the stages in the file.
         around: Settings of stages without their own.
-        stages: The keys of each stage, where they are, and what it reads.
-        default: Where the steps before the first stage are described, and what they
-            read.
+        stages: The keys of each stage, its path, and its dataset.
+        default: The path and the dataset of the steps before the first stage.
         fault: Receives the location and the text of each fault.
     """
 

@@ -1,4 +1,4 @@
-"""A scheme whose sources have their shares of the cost of all items.
+"""A scheme by which sources have their shares of the cost of all items.
 
 Costs must be known before items are read. A `CostLine` answers how much the items of a
 source cost; a `CostScheme` orders the items of all sources by these lines.
@@ -125,7 +125,7 @@ class CostLine:
         return self._start(number) + within
 
     def due(self, reached: float) -> int:
-        """Return the number of items whose points are at or before `reached`."""
+        """Return the number of items with points at or before `reached`."""
         number = max(int(reached // self._cost), 0)
         within = reached - self._start(number)
         sums = self._sums(number)

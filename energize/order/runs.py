@@ -24,7 +24,7 @@ _NARROW = 2**31
 """Products of two numbers up to this one fit in int64."""
 
 _ODD = np.uint64(0x9E3779B97F4A7C15)
-"""Odd constant whose multiples differ in all bits (golden ratio)."""
+"""Odd constant with multiples that differ in all bits (golden ratio)."""
 
 
 class HuffmanTree:
@@ -48,7 +48,7 @@ class HuffmanTree:
             contains a node and its child.
 
     Args:
-        weights: Positive weights, whose sum is below 2**61, int64, shape
+        weights: Positive weights with a sum below 2**61, int64, shape
             (num_sources,).
 
     Example:
@@ -102,7 +102,7 @@ class Apportionment:
     where shares are whole numbers, and the order never repeats.
 
     Args:
-        weights: Positive weights, whose sum is below 2**61, int64, shape
+        weights: Positive weights with a sum below 2**61, int64, shape
             (num_sources,).
         key: Key of random rounding. None rounds halves up.
         owed: Slots that each source is due from before the first slot, float64, shape
@@ -322,7 +322,7 @@ def rounded_shares(due: FloatArray, size: int, drawn: BoolArray) -> Int64Array:
     each.
 
     Args:
-        due: Values whose sum is about `size`, float64, shape (n,).
+        due: Values with a sum of about `size`, float64, shape (n,).
         size: The sum of the result.
         drawn: Whether a value may get more than 0, bool, shape (n,).
     """
@@ -372,7 +372,7 @@ class Turns:
 
 
 class Windows:
-    """Divide a run of slots into windows whose order is cached.
+    """Divide a run of slots into windows, and cache their order.
 
     With a key, the slots of each window are shuffled, so counts at ends of windows are
     those of the run. Without a key, slots stay as in the run, and windows are only used

@@ -96,12 +96,12 @@ class TestCosts:
             (
                 {"global_batch_size": None},
                 ConfigError,
-                "level is given, and global_batch_size",
+                "level needs global_batch_size",
             ),
             (
                 {"level": None},
                 ConfigError,
-                "global_batch_size is given, and level is not",
+                "global_batch_size needs level",
             ),
             ({"batcher": yielding}, ConfigError, "no batcher that yields"),
         ],

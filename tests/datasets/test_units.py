@@ -57,18 +57,18 @@ def test_states_of_other_shapes_are_refused():
         ({"unit": lambda: 1}, ConfigError, "a function that has parameters"),
         ({"unit": lambda tokens: tokens - 9}, ColumnError, "costs are numbers above 0"),
         ({"unit": lambda tokens: tokens * np.nan}, ColumnError, "its cost is nan"),
-        ({"unit": "tokens", "scheme": "exact"}, ConfigError, "leave either out"),
+        ({"unit": "tokens", "scheme": "exact"}, ConfigError, "Remove one of them"),
         (
             {"unit": "tokens", "block_size": 5},
             ConfigError,
-            "block_size says whose slot",
+            "block_size cannot be combined with unit",
         ),
         (
             {"unit": ItemCost("tokens"), "scheme": "exact"},
             ConfigError,
             "ItemCost\\('tokens'\\)",
         ),
-        ({"unit": "tokens", "stop": "all_exhausted"}, ConfigError, "none does"),
+        ({"unit": "tokens", "stop": "all_exhausted"}, ConfigError, "never ends"),
         ({"unit": "tokens", "max_epochs": 2}, ConfigError, "max_epochs=2 ends a blend"),
     ],
 )

@@ -168,7 +168,7 @@ data/x | | expected a dataset (a mapping with 'path')
 {blend_epochized: [{path: a}], scheme: exact} | .scheme | has no place here
 {join: [{path: a}], JOINER} | .join | at least 2 items
 {join: [{path: a}, {path: b}]} | .joiner | the key 'joiner' is missing
-{join: [{path: a, nonmatch: skip}, {path: b}], JOINER} | | nonmatch of the first
+{join: [{path: a, nonmatch: skip}, {path: b}], JOINER} | | nonmatch has no effect on the first
 {join: [{path: a}, {path: b, nonmatch: drop}], JOINER} | .join[1].nonmatch | got 'drop'
 {join: [{path: a}, {path: b, aux: {x: c}}], JOINER} | .join[1].aux | has no place here
 {join: [{path: a}, {path: b, sample_weight: 2}], JOINER} | .join[1].sample_weight | a join as a
@@ -176,8 +176,8 @@ data/x | | expected a dataset (a mapping with 'path')
 {path: a, nonmatch: skip} | .nonmatch | it is for an entry of 'join'
 {path: a, joiner: x} | .joiner | it is for a 'join'
 {path: a, by: q} | | 'by' needs 'weights'
-{path: a, weights: {x: 1}} | | no 'by' says which
-{path: a, other: 1} | | no 'by' says which
+{path: a, weights: {x: 1}} | | 'weights' and 'other' need the property 'by'
+{path: a, other: 1} | | 'weights' and 'other' need the property 'by'
 {path: a, by: q, weights: 3} | .weights | expected a mapping; got 3
 {path: a, by: q, weights: {}} | .weights | at least 1
 {path: a, by: q, weights: {x: -1}} | .weights.x | expected a finite number
@@ -185,8 +185,8 @@ data/x | | expected a dataset (a mapping with 'path')
 {path: a, by: q, weights: {x: 0}} | | all are 0
 {path: a, by: q, wights: {x: 1}} | .wights | did you mean 'weights'
 {path: a, by: subflavor.x, weights: {x: 1}} | | write subflavors.x, with an s
-{by: q, weights: {x: 1}, blend: [{path: a, weight: 2}]} | | so 'weight' of entry [0] says
-{by: q, weights: {x: 1}, blend: [{path: a, repeat: 2}]} | | so 'repeat' of entry [0] says
+{by: q, weights: {x: 1}, blend: [{path: a, weight: 2}]} | | so 'weight' of entry [0] has no effect
+{by: q, weights: {x: 1}, blend: [{path: a, repeat: 2}]} | | so 'repeat' of entry [0] has no effect
 {by: q, weights: {x: 1}, concat: [{path: a}]} | .by | has no place here
 {path: a, subset: {range: [1, 50%]}} | .subset | of numbers or of percentages
 {path: a, subset: {range: [10%, 5]}} | .subset | of numbers or of percentages

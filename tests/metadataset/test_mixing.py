@@ -135,7 +135,10 @@ def test_passes_without_shuffling_and_those_that_cannot_be(mix, caplog):
     endless = "{blend: [{path: a}, {path: c}]}"
     for node, words in [
         (f"blend_epochized: [{one}, {{path: b}}]", "shuffles all of them or none"),
-        (f"blend_epochized: [{drawn_anew}, {{path: b}}]", "a quota does"),
+        (
+            f"blend_epochized: [{drawn_anew}, {{path: b}}]",
+            "no effect in a blend by quotas",
+        ),
         (
             f"blend_epochized: [{endless}, {{path: b}}]",
             r"(?s)asked for at .*yaml:\d+ \(splits.tr",
@@ -154,7 +157,7 @@ def test_passes_without_shuffling_and_those_that_cannot_be(mix, caplog):
     caplog.set_level("INFO", "energize")
     dataset = train(mix("blend_epochized: [{path: c}]"), shuffle_buffer_size=10)
     assert dataset == train(mix("blend_epochized: [{path: c}]"))
-    assert "shuffle_buffer_size=10 says in which order" in caplog.text
+    assert "shuffle_buffer_size=10 has no effect in a blend by quotas" in caplog.text
 
 
 # Batches of several encoders
@@ -192,7 +195,7 @@ def test_units_that_cannot_be(mix):
     for kind, node, words in [
         (ColumnError, "unit: tokens\nblend: [{path: crude}]", r"(?s)no column.*--colum.*mix\.yaml"),
         (ConfigError, "unit: tokens\nstop: all_exhausted\nblend: [{path: a}, {path: b}]",
-         r"(?s)with unit='tokens' none does.*mix\.yaml"),
+         r"(?s)with unit='tokens' never ends.*mix\.yaml"),
         (NotIndexedError, f"blend: [{{path: a, proportion: 1}}, {inner}]", "stream"),
     ]:  # fmt: skip
         with row(node), pytest.raises(kind, match=words):
@@ -213,8 +216,8 @@ REFUSED = f"""
 Weight  | blend: [{{path: a, weight: 0}}, {{path: b, weight: 0.0}}] | all weights are 0
 Weight  | blend: [{{path: a, weight: 1, target_weight: 1}}, {ZERO}] | target weight and the weight 0
 Config  | {{max_correction: 2, blend: [{{path: a}}, {{path: b}}]}} | max_correction limits what
-Config  | {{unit: tokens, scheme: exact, blend: [{{path: a}}, {{path: b}}]}} | leave either out
-Config  | {{unit: tokens, block_size: 5, blend: [{{path: a}}, {{path: b}}]}} | leave either out
+Config  | {{unit: tokens, scheme: exact, blend: [{{path: a}}, {{path: b}}]}} | Remove one of them
+Config  | {{unit: tokens, block_size: 5, blend: [{{path: a}}, {{path: b}}]}} | Remove one of them
 Config  | blend: [{{path: a, min_share: 0.6}}, {{path: b, min_share: 0.6}}] | datasets sum to 1.2
 Weight  | blend: [{{path: a, proportion: 1}}, {{path: b, repeat: 1}}] | to all streams or to none
 Config  | {{epoch_size: 9, blend: [{{path: a, repeat: 1}}]}} | contradict
@@ -222,7 +225,7 @@ Config | {{scheme: uniform, blend: [{{path: a, weight: {GLIDE}}}, {{path: b, wei
 Weight  | blend: [{{path: a, weight: {{points: {{0: 1, 5: 0}}}}}}] | weights are 0 at slot 5
 Config  | blend: [{{path: c}}, {{max_epochs: 2, blend: [{{path: a}}, {{path: b}}]}}] | has no epochs
 Config  | blend: [{{path: c, repeat: 1}}, {{blend: [{{path: a}}, {{path: b}}]}}] | never ends
-Config  | blend: [{{path: a, shuffle_over_epochs_multiplier: 2, repeat: 1}}] | a quota does
+Config  | blend: [{{path: a, shuffle_over_epochs_multiplier: 2, repeat: 1}}] | no effect in a blend by quotas
 Config  | blend: [{{path: inner.yaml}}, {{path: c}}] | the outermost one
 """
 

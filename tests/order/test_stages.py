@@ -116,7 +116,10 @@ def test_what_cannot_be_a_plan():
         )
     check_faults(ConfigError, faults)
     several = plan(
-        stage("a", 0, 4, place="run.yaml:3"), stage("b", 5, 8), stage("c", 7), total=7
+        stage("a", 0, 4, location="run.yaml:3"),
+        stage("b", 5, 8),
+        stage("c", 7),
+        total=7,
     )
     lines = (
         "run.yaml:3: stage 'a'...stage 'c' would never run...steps 7 to 8 belong to two"
