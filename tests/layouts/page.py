@@ -27,16 +27,11 @@ COUNT = "{layouts}"
 
 READ = {
     "imagefolder_csv": "ImageFolder of Hugging Face: `train` and `test`",
-    "imagefolder_split_column": "a column `split` in the table",
     "kohya_txt": "a `.txt` beside each image",
-    "img2dataset_files": "img2dataset, `files`",
     "img2dataset_tars": "img2dataset, `webdataset`",
     "coco_captions": "COCO captions",
-    "karpathy": "Karpathy splits",
     "flickr8k": "Flickr8k",
-    "open_clip_csv": "open_clip, tabs between columns",
     "jsonl_and_images": "a `.jsonl` per split part, one folder of images",
-    "captions_by_name": "one JSON of captions by image name",
     "jsonl_data_uri": "images as `data:` URLs",
     "parquet_struct": "Parquet with images as bytes",
     "hf_saved_images": "a saved `DatasetDict`",
@@ -44,7 +39,6 @@ READ = {
     "mds_split_folders": "MDS of MosaicML Streaming",
     "videos_with_texts": "a `.txt` beside each video",
     "torchvision_flat": "a folder per class",
-    "imagenet_folders": "ImageNet: split parts with a folder per class",
     "kaggle_labels_csv": "Kaggle: `labels.csv` of id and class",
     "mnist_hub": "Parquet of the Hub with class names",
     "wds_cls": "tars of `jpg` and `cls`",
@@ -56,18 +50,15 @@ READ = {
     "qwen_video": "Qwen-VL with videos",
     "alpaca": "Alpaca",
     "prompt_response": "prompt and response about an image",
-    "swift_query": "ms-swift",
     "tools_openai": "tool calls",
     "vqav2_json": "VQA v2 as downloaded",
     "textvqa_json": "TextVQA",
-    "docvqa_hub": "DocVQA of the Hub",
     "scienceqa": "ScienceQA of the Hub",
     "mmpr": "MMPR: chosen and rejected answers",
     "obelics_bytes": "OBELICS with images",
     "mmc4": "MMC4",
     "text_jsonl": "C4",
     "yolo_images_labels": "YOLO boxes",
-    "coco_instances": "COCO boxes",
     "pascal_voc": "Pascal VOC boxes",
 }
 """Layouts that are read: the words of the page for each."""
@@ -110,7 +101,6 @@ REFUSED = {
         "a tar of class folders",
         "Unpack it, or write `sample_type: ImageSample`",
     ),
-    "wds_gzipped": ("compressed tars", "Unpack them"),
     "latin_csv": ("a table in another encoding than UTF-8", "Save it as UTF-8"),
 }
 """Layouts that are an error: the words of the page, and the remedy."""
