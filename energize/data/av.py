@@ -174,7 +174,7 @@ _FRAME_PER_PACKET = frozenset(
 _FRAME_PIXEL = 8
 """Bytes per pixel while decoding a frame, including its reference frames."""
 _LISTING = frozenset({"mov,mp4,m4a,3gp,3g2,mj2", "avi"})
-"""Containers whose header lists all packets."""
+"""Containers with a list of all packets in the header."""
 
 
 class _UntrustedIndexError(Exception):

@@ -1,14 +1,12 @@
-"""Columns of a prepared folder: what is known of each sample without reading it, on
-disk.
+"""Columns of a prepared folder: values per sample, stored without the samples.
 
-    .nv-meta/columns/columns.json      which columns there are, and of which shards
-    .nv-meta/columns/NAME.DIGEST.npy   the values of one, in the order of `.info.json`
+    .nv-meta/columns/columns.json      the columns, and the shards they belong to
+    .nv-meta/columns/NAME.DIGEST.npy   values of a column, in the order of `.info.json`
 
-Values are int64 or float64, or int32 places in the list of words that `columns.json`
-has, -1 for a sample without a word. A file of values is named after what is in it, and
-the words, and compared with its name when it is read. It is never written again, so who
-reads a column while it is measured anew goes on reading the older one. Megatron-Energon
-looks at none of this. Nothing of these files is unpickled or run.
+Values are int64 or float64; words are int32 indices into the list in `columns.json`, -1
+for none. Value files are named after a digest of their content, verified on reading and
+never overwritten, so readers keep the old version while a column is measured again.
+Nothing is unpickled or run.
 """
 
 from __future__ import annotations
@@ -58,9 +56,13 @@ _FILE = r"^[^\W\d]\w*\.[0-9a-f]{16}\.npy$"
 
 
 class StoredColumn(Model):
-    """What `columns.json` says of a column: its file, the type of its values, how it
-    was measured, as `energize prepare --column` takes it, and the words that the values
-    are places of.
+    """A column in `columns.json`.
+
+    Attributes:
+        file: Name of the file of values.
+        dtype: Type of the values.
+        measured: Definition of the column, as for `energize prepare --column`.
+        categories: Words that int32 values index; None for numbers.
     """
 
     file: Annotated[str, Field(pattern=_FILE)]
@@ -80,8 +82,13 @@ class StoredColumn(Model):
 
 
 class ColumnIndex(Model):
-    """The columns of a folder by name, the samples of the shards that they are of, and
-    the `index.uuid` of the folder when they were measured.
+    """The columns of a folder.
+
+    Attributes:
+        version: Version of the format.
+        index: The `index.uuid` of the folder when they were measured.
+        shard_counts: Samples per shard when they were measured.
+        columns: Columns by name.
     """
 
     version: Literal[1] = 1
@@ -91,7 +98,7 @@ class ColumnIndex(Model):
 
     @property
     def measured(self) -> dict[str, str]:
-        """How each column was measured."""
+        """Definition of each column."""
         return {name: column.measured for name, column in self.columns.items()}
 
 
@@ -99,7 +106,7 @@ _INDEX = TypeAdapter(ColumnIndex)
 
 
 def check_name(name: object) -> str:
-    """Return a name that columns may have; raise `ColumnError` for others.
+    """Return a valid column name; raise `ColumnError` for others.
 
     >>> check_name("tokens")
     'tokens'
@@ -122,9 +129,7 @@ def column_command(path: Path, measured: Mapping[str, str]) -> str:
 
 @convert_os_errors
 def folder_version(path: Path) -> str | None:
-    """Return what is different when a folder was prepared again with an `index.sqlite`;
-    None without.
-    """
+    """Return the `index.uuid` of a folder, which preparing renews, or None."""
     file = str(path / META_FOLDER / UUID_NAME)
     try:
         return read_file(file, "YAML_BYTES")[:100].decode("ascii", "replace")
@@ -134,11 +139,19 @@ def folder_version(path: Path) -> str | None:
 
 @convert_os_errors
 def read_columns(path: Path) -> ColumnIndex:
-    """Return the columns of the prepared folder `path`, which may have none.
+    """Return the columns of a prepared folder, which may have none.
 
-    Raise `DatasetError` for a file that is damaged or of a later version, and for
-    columns of other shards than those that the folder has now; what reading
-    `.info.json` raises.
+    Raises as `read_info` does, too.
+
+    Args:
+        path: The prepared folder.
+
+    Returns:
+        The columns.
+
+    Raises:
+        DatasetError: If the file is damaged, of a later version, or of other shards
+            than the folder has now.
     """
     shard_counts = read_info(path).shard_counts
     file = path / COLUMNS_FOLDER / COLUMNS_NAME
@@ -165,12 +178,20 @@ def read_columns(path: Path) -> ColumnIndex:
 
 @convert_os_errors
 def read_values(path: Path, name: str, stored: StoredColumn, samples: int) -> Column:
-    """Return the values of a column of the folder `path`: about a second, and 8 bytes a
-    sample, for 100 million samples.
+    """Return the values of a column; about a second for 100 million samples.
 
-    Raise `DatasetError` for a file that is missing, cut off, of another type or another
-    number of samples, has places of words that there are not, or other content than
-    when it was written.
+    Args:
+        path: The prepared folder.
+        name: Name of the column.
+        stored: Its entry in the index.
+        samples: Number of samples of the folder.
+
+    Returns:
+        The column, 8 bytes per sample.
+
+    Raises:
+        DatasetError: If the file is missing or truncated, has another type, size or
+            content, or indexes missing words.
     """
     file = f"{path}/{COLUMNS_FOLDER}/{stored.file}"
     words = stored.categories
@@ -195,9 +216,19 @@ def read_values(path: Path, name: str, stored: StoredColumn, samples: int) -> Co
 
 
 def load_values(file: str, words: Sequence[str] | None = None) -> npt.NDArray[Any]:
-    """Return the numbers in a file that is called as `values_file` says; ValueError for
-    any other file. They are not mapped: where a mapped file is cut, the kernel ends who
-    reads it.
+    """Return the numbers of a file, verified by its name; see `values_file`.
+
+    The file is not memory-mapped: truncating a mapped file kills its readers.
+
+    Args:
+        file: The file.
+        words: The words that the numbers index; None for numbers.
+
+    Returns:
+        The numbers.
+
+    Raises:
+        ValueError: If the content does not match the name.
     """
     stream = BytesIO(read_file(file))
     try:
@@ -223,7 +254,7 @@ def dump_columns(index: ColumnIndex) -> str:
 def values_file(
     name: str, values: npt.NDArray[Any], words: Sequence[str] | None
 ) -> str:
-    """Return what the file with these values of a column is called."""
+    """Return the name of the file with these values of a column."""
     content_hash = hashlib.blake2b(np.ascontiguousarray(values).data, digest_size=8)
     content_hash.update(str(values.dtype).encode())
     if words is not None:
@@ -234,10 +265,21 @@ def values_file(
 def column_of(
     path: Path, index: ColumnIndex, name: str, counts: Mapping[str, int]
 ) -> Column:
-    """Return a column of the folder `path` for the samples of some shards, in the order
-    of these; `counts` says how many each has for who asks.
+    """Return a column for some shards of a folder, in their order.
 
-    Raise what `read_values` raises.
+    Raises as `read_values` does, too.
+
+    Args:
+        path: The prepared folder.
+        index: Its columns.
+        name: Name of the column.
+        counts: Samples of the shards, as the caller has read them.
+
+    Returns:
+        The column.
+
+    Raises:
+        DatasetError: If the folder was prepared again in the meantime.
     """
     indexed_counts = index.shard_counts
     whole = read_values(path, name, index.columns[name], sum(indexed_counts.values()))

@@ -1,5 +1,6 @@
-"""The rows of a JSON file that is one value: an array, columns, records by key, or
-joined lists.
+"""Rows of a JSON file that is a single value.
+
+The value is an array, columns, records by key, or tables that refer to each other.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ CONTAINERS = (
     ),
     *("instances", "entries", "results", "images"),
 )
-"""Keys of an object whose array of objects is rows."""
+"""Keys under which an object has its array of rows."""
 
 _MOST_COLUMNS = 64
-"""Texts in one object from which on it is texts by key, and not a row."""
+"""Number of texts in one object from which they are records by key, not a row."""
 
 _RECIPES = (
     {"root", "annotation"},
@@ -42,17 +43,15 @@ _RECIPES = (
     {"data_path", "json_path"},
     {"path", "weight"},
 )
-"""Keys of an object that names a dataset, in lists of datasets of several trainers."""
+"""Keys of an object that names a dataset, in dataset lists of several trainers."""
 
 
 class NotRows(ValueError):  # noqa: N818 - a reason, which callers make an error of
-    """A JSON value is not rows; the message says what it is, after the name of its
-    file.
-    """
+    """A JSON value that is not rows; the message continues the name of its file."""
 
 
 class ParsedRows(NamedTuple):
-    """The rows of a JSON value and how it holds them.
+    """The rows of a JSON value and their layout.
 
     `shape` is `rows`, `joined`, `columns`, `by key`, or `one row` for an object that is
     a row.
@@ -140,7 +139,7 @@ def _of_object(value: dict[str, Any]) -> ParsedRows:
 
 
 def _of_objects(value: Mapping[str, dict[str, Any]]) -> ParsedRows | None:
-    """Return the rows of an object of objects, None if these are not alike."""
+    """Return the rows of an object of objects, None if these differ in keys."""
     values = [*value.values()]
     if any(map(_is_recipe, values)):
         raise NotRows(f"is a list of datasets: {some(value)}; open what it names")
@@ -168,9 +167,7 @@ def _names_records(value: Mapping[str, Any]) -> bool:
 
 
 def _are_keys(names: Sequence[str]) -> bool:
-    """Return whether names are keys of records, not names of columns: numbered alike,
-    or many.
-    """
+    """Return whether names are keys of records, not columns: numbered, or many."""
     shapes = {re.sub(r"[0-9]+", "0", name) for name in names}
     numbered = shapes == {"0"} or (
         len(shapes) == 1 and "0" in shapes.pop() and len(names) > 2
@@ -183,7 +180,7 @@ def _is_table(value: Any) -> bool:
 
 
 def _is_split(value: Mapping[str, Any]) -> bool:
-    """Return whether a value is a table as pandas writes it with orient="split"."""
+    """Return whether a value is a pandas table with orient="split"."""
     names = value.get("columns")
     rows = value.get("data")
     if not isinstance(names, list) or not isinstance(rows, list):
@@ -211,10 +208,10 @@ def _is_texts(value: Any) -> bool:
 
 
 def _joined(tables: Mapping[str, Sequence[Row]]) -> list[Row] | None:
-    """Return the rows of tables that refer to one another, None if none does.
+    """Return the rows of tables that refer to each other, None if none do.
 
-    Captions are a row each. Of all else a row is what is referred to, with the list of
-    what refers to it.
+    Captions become a row each. Other tables become lists in the rows that they refer
+    to.
     """
     parent = next((name for name in ("images", "videos") if name in tables), None)
     if parent is None or "id" not in tables[parent][0]:

@@ -1,7 +1,8 @@
-"""Paths, and what is read at them: local files, object storage, small documents.
+"""Paths and small documents: local files and object storage.
 
 `path_of` returns the `Path` or `RemotePath` of a text, `files_at` the `Files` that
-reads a path, `read_document` the checked values of a JSON or YAML file.
+reads a path, `read_document` the validated content of a JSON or YAML file. `Documents`
+records documents that were read.
 """
 
 from __future__ import annotations
@@ -48,9 +49,7 @@ _HALF = re.compile(r"(s3|gs|az|abfss?|https?|hf|msc|file):/(?!/)|file://")
 
 
 def files_at(path: AnyPath, *, follow: bool = True) -> Files:
-    """Return what reads the files at a path and below it; without `follow`, a link is
-    no file.
-    """
+    """Return the `Files` for a path; without `follow`, links are not files."""
     if is_url(path):
         from energize.data.remote import files
 
@@ -59,14 +58,21 @@ def files_at(path: AnyPath, *, follow: bool = True) -> Files:
 
 
 def path_of(path: AnyPath) -> Path:
-    """Return the path of something given by name: a `Path`, or for a URL what has its
-    methods.
+    """Return the path of a text: a `Path`, or a `RemotePath` for a URL.
 
-    Raise `ConfigError` for a URL with a name, a password or a query in it, which would
-    be written into logs and states.
+    Args:
+        path: A path or URL.
 
-    >>> path_of("s3://bucket/web") / "../text" / "0.tar"
-    RemotePath('s3://bucket/text/0.tar')
+    Returns:
+        The path.
+
+    Raises:
+        ConfigError: If a URL has a user name, a password or a query, which would end up
+            in logs and states.
+
+    Example:
+        >>> path_of("s3://bucket/web") / "../text" / "0.tar"
+        RemotePath('s3://bucket/text/0.tar')
     """
     text = os.fspath(path)
     if URL.match(text):
@@ -77,14 +83,12 @@ def path_of(path: AnyPath) -> Path:
 
 
 def joined(base: Path, name: str) -> Path:
-    """Return the path of a name in the folder `base`, which a URL does not depend
-    on.
-    """
+    """Return the path of a name in the folder `base`; URLs are absolute."""
     return path_of(name) if URL.match(name) else base / _local_text(name)
 
 
 def absolute(path: AnyPath) -> str:
-    """Return an absolute path without `..`, by which documents are known."""
+    """Return an absolute path without `..`, the key of documents."""
     text = os.fspath(path)
     if URL.match(text):
         return text
@@ -94,7 +98,7 @@ def absolute(path: AnyPath) -> str:
 
 
 def _local_text(text: str) -> str:
-    """Return the path of this machine that a text stands for."""
+    """Return the local path of a text; strips `file://`."""
     text = re.sub(r"\Afile://(localhost)?(?=/)", "", text)
     if _HALF.match(text):
         raise ConfigError(
@@ -105,8 +109,9 @@ def _local_text(text: str) -> str:
 
 
 class Documents:
-    """Documents, small files of JSON and YAML, by absolute path or URL: the text of
-    each as it was first read, None for one that was not there.
+    """Texts of small JSON and YAML files by absolute path or URL, as first read.
+
+    None marks a missing file.
 
     >>> with Documents({"/mix/cats/.nv-meta/split.yaml": "split_parts: {}"}).used():
     ...     (
@@ -121,7 +126,7 @@ class Documents:
 
     @cached_property
     def folders(self) -> set[str]:
-        """Those that have documents, and those around them, which are there."""
+        """Existing folders: those with documents, and their parents."""
         folders = {
             os.path.dirname(path)
             for path, text in self.texts.items()
@@ -131,9 +136,7 @@ class Documents:
 
     @contextmanager
     def used(self) -> Iterator[Self]:
-        """A block in which this thread reads no document twice, and none that is known
-        here.
-        """
+        """Serve documents from this record in the block, and record new ones."""
         token = documents_in_use.set(self)
         try:
             yield self
@@ -142,14 +145,23 @@ class Documents:
 
 
 LISTED = "/*"
-"""Ends the name of a document that is none: of the names of all files of a folder."""
+"""Suffix of pseudo-documents: the names of all files of a folder."""
 # Those whose block a thread is in.
 documents_in_use: ContextVar[Documents | None] = ContextVar("documents", default=None)
 
 
 def read_file(path: AnyPath, most: str | None = None) -> bytes:
-    """Return all bytes of a regular file; raise OSError if it cannot be read, or is
-    larger than the limit of the name `most`, which documents have.
+    """Return the bytes of a regular file.
+
+    Args:
+        path: The file.
+        most: Name of the limit of its size in `limits`; only documents have one.
+
+    Returns:
+        The bytes.
+
+    Raises:
+        OSError: If the file cannot be read, or is larger than the limit.
     """
     location = os.fspath(path)
     documents = documents_in_use.get()
@@ -175,7 +187,7 @@ def read_file(path: AnyPath, most: str | None = None) -> bytes:
 
 
 def _whole(path: str, most: str | None) -> bytes:
-    """Return all bytes of a file as it is now, whatever it was before."""
+    """Return the current bytes of a file, which may have changed."""
     if URL.match(path):
         from energize.data.remote import RemoteFiles
 
@@ -194,7 +206,7 @@ def _whole(path: str, most: str | None) -> bytes:
 
 
 def manifest_path(mix: Path) -> Path:
-    """Return where the manifest of a mix lies.
+    """Return the path of the manifest of a mix.
 
     >>> manifest_path(Path("mixes/web.yaml")).name
     'web.manifest.json'
@@ -206,11 +218,21 @@ PathType: TypeAlias = Literal["folder", "file", ""]
 
 
 def path_type(path: AnyPath, *, follow: bool = True) -> PathType:
-    r"""Return what is at a path: "folder", "file", or "" for nothing, which a link to
-    nothing is with `follow`. Raise OSError if the disk cannot say.
+    r"""Return the type of a path: "folder", "file", or "" if nothing exists.
 
-    >>> path_type("/"), path_type("/nowhere"), path_type("no\0path")
-    ('folder', '', '')
+    Args:
+        path: A path or URL.
+        follow: Whether to follow links; a broken link then does not exist.
+
+    Returns:
+        The type.
+
+    Raises:
+        OSError: If the disk fails.
+
+    Example:
+        >>> path_type("/"), path_type("/nowhere"), path_type("no\0path")
+        ('folder', '', '')
     """
     documents = documents_in_use.get()
     location = os.fspath(path)
@@ -229,7 +251,7 @@ def path_type(path: AnyPath, *, follow: bool = True) -> PathType:
 
 
 def _recorded_type(documents: Documents, path: str) -> PathType | None:
-    """Return what recorded documents have at a path, None if it is not recorded."""
+    """Return the type of a path by recorded documents, None if not recorded."""
     key = absolute(path)
     if key in documents.folders:
         return "folder"
@@ -239,7 +261,7 @@ def _recorded_type(documents: Documents, path: str) -> PathType | None:
 
 
 def _remote_type(path: Path) -> PathType:
-    """Return what a store has at a path; a folder may share its name with an object."""
+    """Return the type of a path in a store; folder and object may share a name."""
     if not path.suffix and path.is_dir():
         return "folder"
     if path.is_file():
@@ -248,7 +270,7 @@ def _remote_type(path: Path) -> PathType:
 
 
 def exists(path: AnyPath, *, follow: bool = True) -> bool:
-    r"""Return whether `path_type` finds something at a path.
+    r"""Return whether a path exists, as `path_type` does.
 
     >>> exists("/"), exists("/nowhere"), exists("no\0path")
     (True, False, False)
@@ -257,7 +279,7 @@ def exists(path: AnyPath, *, follow: bool = True) -> bool:
 
 
 def absent(path: AnyPath) -> str:
-    """Return what to say of a path at which nothing is.
+    """Return the reason why a path does not exist, for messages.
 
     >>> absent("/nowhere")
     'does not exist'
@@ -274,9 +296,18 @@ _NOT_THERE = (FileNotFoundError, NotADirectoryError)
 
 
 def read_document(path: Path, schema: TypeAdapter[T]) -> T | None:
-    """Return what a file of JSON or YAML, by its name, says; None where there is none.
-    Raise `DatasetError` with file, line and key for one that is damaged, or not what
-    `schema` describes.
+    """Read and validate a JSON or YAML file.
+
+    Args:
+        path: The file; its extension selects the format.
+        schema: Schema of the content.
+
+    Returns:
+        The content; None if the file does not exist.
+
+    Raises:
+        DatasetError: If the file is damaged or violates the schema; the message has
+            file, line and key.
     """
     is_json = path.suffix == ".json"
     try:

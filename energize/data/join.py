@@ -1,6 +1,7 @@
-"""Samples of several prepared folders that have the same key, read together.
+"""Joining prepared folders: samples with the same key are read together.
 
-Keys are looked up in the `index.sqlite` of the folders.
+`JoinedSource` looks keys up in the `index.sqlite` of the folders; `write_matches`
+caches the result in a file.
 """
 
 from __future__ import annotations
@@ -59,16 +60,24 @@ _COUNTS = (
 def partners(
     first: WebdatasetSource, other: WebdatasetSource
 ) -> tuple[Int64Array, str | None]:
-    """Look the keys of all samples of `first` up in `other`: return for each the number
-    there, -1 for none, and a key that has none, if there is one.
+    """Find the partner in `other` of each sample of `first`, by key.
 
-    Splits, parts and excluded samples are those of the sources: what `other` does not
-    read is no partner. Where a sample has none, both indexes are looked through for
-    damage. Time is some microseconds for each sample of `first`, memory 8 bytes.
+    Splits, windows and excluded samples of both sources apply. If a sample has no
+    partner, both indexes are checked for damage. Takes some microseconds and 8 bytes
+    per sample of `first`.
 
-    Raise `NotPreparedError` for a folder without `index.sqlite`, `DatasetError` for one
-    that cannot be read or has a key twice, and `ShardError` for one of other shards
-    than those indexed now.
+    Args:
+        first: The source to find partners for.
+        other: The source that may have partners.
+
+    Returns:
+        The number in `other` of each sample of `first`, int64 (n,), -1 for none; and a
+        key without a partner, None if all have one.
+
+    Raises:
+        NotPreparedError: If a folder has no `index.sqlite`.
+        DatasetError: If an index cannot be read, or has a key twice.
+        ShardError: If an index is of other shards.
     """
     paths = [str(index_of(source.path)) for source in (first, other)]
     with unreadable(*paths), closing(connected(*paths)) as database:
@@ -138,9 +147,7 @@ def _column(values: list[Any]) -> Int64Array:
 def _checked_ids(
     database: sqlite3.Connection, schema: str, source: WebdatasetSource
 ) -> dict[str, int]:
-    """Return the numbers that an index gives to shards, their places in `.info.json`;
-    it has to list the samples of these, each once.
-    """
+    """Return the shard numbers of an index; each must be listed exactly once."""
     listed = {row[0]: row[1:] for row in database.execute(_COUNTS.format(schema))}
     counts = read_info(source.path).shard_counts
     fault = ""
@@ -158,41 +165,49 @@ def _checked_ids(
 
 
 class JoinedSource(Source[Raw]):
-    """The samples of a first source, each in a tuple with those of the others that have
-    its key.
+    """Tuples of samples with the same key, one from each source.
 
-    Sample k is the k-th of the first source, of those that are kept. `nonmatch` says
-    for each of the others what happens where it has no such key: "error" raises when
-    the source is made, "skip" leaves the sample out, "none" puts None in its place. The
-    values are raw samples, as `WebdatasetSource` gives them. Where one of them is
-    damaged, the whole one is a `Failed`.
+    Samples are in the order of the first source. Values are raw samples, as
+    `WebdatasetSource` returns them. If one is damaged, the tuple is a `Failed`. Looking
+    up keys takes some microseconds per sample, unless `cache` has current matches.
 
-    Keys come from the `index.sqlite` of the folders. `cache` is a folder in which
-    `write_matches` may have written what belongs together; what is there is used when
-    it is of the folders as they are now, else the index is asked: some microseconds for
-    each sample.
+    Args:
+        *parts: The sources, of folders with an `index.sqlite`.
+        nonmatch: Per source after the first, the handling of missing keys: `"error"`
+            raises on creation, `"skip"` leaves the sample out, `"none"` inserts None.
+        cache: Folder that may have matches written by `write_matches`; outdated ones
+            are ignored.
+        seed: Seed of the order.
+        occurrence: Distinguishes several uses of the same sources.
 
-    Raise `ConfigError` for wrong arguments, `NotPreparedError` for a folder without an
-    index, `DatasetError` for samples without a partner under "error" and for keys that
-    are not unique, `ShardError` for an index of other shards, and `EmptyDatasetError`
-    if no sample is left.
+    Raises:
+        ConfigError: If an argument is invalid.
+        NotPreparedError: If a folder has no index.
+        DatasetError: If samples have no partner under `"error"`, or keys are not
+            unique.
+        ShardError: If an index is of other shards.
+        EmptyDatasetError: If no sample is left.
 
-    >>> import tempfile
-    >>> from energize import prepare, write_shards
-    >>> def folder(texts):
-    ...     path = tempfile.mkdtemp()
-    ...     _ = write_shards(
-    ...         [{"__key__": key, "txt": text} for key, text in texts.items()], path
-    ...     )
-    ...     _ = prepare(
-    ...         path, split_ratios={"train": 1}, sample_type="TextSample", sqlite=True
-    ...     )
-    ...     return WebdatasetSource(path)
-    >>> english = folder({"cat": "a cat", "dog": "a dog"})
-    >>> french = folder({"dog": "un chien", "cow": "une vache"})
-    >>> joined = JoinedSource(english, french, nonmatch=["skip"])
-    >>> [(first["__key__"], first["txt"], other["txt"]) for first, other in joined]
-    [('dog', b'a dog', b'un chien')]
+    Example:
+        >>> import tempfile
+        >>> from energize import prepare, write_shards
+        >>> def folder(texts):
+        ...     path = tempfile.mkdtemp()
+        ...     _ = write_shards(
+        ...         [{"__key__": key, "txt": text} for key, text in texts.items()], path
+        ...     )
+        ...     _ = prepare(
+        ...         path,
+        ...         split_ratios={"train": 1},
+        ...         sample_type="TextSample",
+        ...         sqlite=True,
+        ...     )
+        ...     return WebdatasetSource(path)
+        >>> english = folder({"cat": "a cat", "dog": "a dog"})
+        >>> french = folder({"dog": "un chien", "cow": "une vache"})
+        >>> joined = JoinedSource(english, french, nonmatch=["skip"])
+        >>> [(first["__key__"], first["txt"], other["txt"]) for first, other in joined]
+        [('dog', b'a dog', b'un chien')]
     """
 
     order_name = "JoinedSource"
@@ -237,19 +252,26 @@ class JoinedSource(Source[Raw]):
             )
 
     def part(self, start: int, stop: int) -> Self:
-        """Return the same source with the samples from `start` to before `stop` only.
+        """Return the same source restricted to the samples from `start` to before
+        `stop`.
 
-        Raise `ConfigError` for numbers beyond `count`, `EmptyDatasetError` if none is
-        left.
+        Args:
+            start: First sample, counted among `count`.
+            stop: Sample after the last one.
+
+        Returns:
+            The restricted source.
+
+        Raises:
+            ConfigError: If the range exceeds `count`.
+            EmptyDatasetError: If the range is empty.
         """
         whole = self.window or (0, self.count)
         return self.replace(window=narrowed(self.name, whole, start, stop))
 
     @cached_property
     def matches(self) -> Int64Array:
-        """For each sample its number in each of `parts`, -1 for none: int64 [samples,
-        parts].
-        """
+        """The number of each sample in each part, int64 (count, parts), -1 for none."""
         return (
             self.all_matches
             if self.window is None
@@ -265,9 +287,7 @@ class JoinedSource(Source[Raw]):
         )
 
     def __getstate__(self) -> dict[str, Any]:
-        """With what was looked up in the indexes, which no other process has to do
-        again.
-        """
+        """Include the matches, so that other processes need no lookup."""
         cached = {} if _files(self) else {"all_matches": self.all_matches}
         return super().__getstate__() | cached
 
@@ -277,14 +297,15 @@ class JoinedSource(Source[Raw]):
 
     @property
     def column_names(self) -> tuple[str, ...]:
-        """Those of its parts."""
+        """The columns of all parts."""
         return tuple(
             dict.fromkeys(name for part in self.parts for name in part.column_names)
         )
 
     def _column(self, name: str) -> Column:
-        """Return that of the first part that has it. Of a part that a sample has no
-        partner in, words are absent, and numbers a `ColumnError`.
+        """Return the column of the first part that has it.
+
+        Without a partner in that part, words are missing; numbers raise `ColumnError`.
         """
         having = next(
             i for i, part in enumerate(self.parts) if name in part.column_names
@@ -309,7 +330,7 @@ class JoinedSource(Source[Raw]):
 
     @property
     def stored_count(self) -> int:
-        """How many samples there are."""
+        """Number of samples."""
         return self.count
 
     @cached_property
@@ -332,12 +353,12 @@ class JoinedSource(Source[Raw]):
 
     @property
     def path(self) -> Path:
-        """The folder of the first source, in whose order samples come."""
+        """Folder of the first source."""
         return self.parts[0].path
 
     @property
     def split_part(self) -> str:
-        """The split part of the first source."""
+        """Split of the first source."""
         return self.parts[0].split_part
 
     def settings(self) -> dict[str, Any]:
@@ -351,7 +372,7 @@ class JoinedSource(Source[Raw]):
         return super().settings() | parameters | subset
 
     def where(self, index: int) -> str:
-        """Return where the sample of the first source lies."""
+        """Return the location of the sample of the first source."""
         return self.parts[0].where(int(self.matches[index, 0]))
 
     @property
@@ -364,9 +385,7 @@ class JoinedSource(Source[Raw]):
         return replace(first, dataset=self.location, source=self.identity)
 
     def find(self, shard: str | None, index: int) -> int | None:
-        """Return the number here of the joined sample whose first one is sample `index`
-        of a shard.
-        """
+        """Return the index of the tuple with a sample of the first source."""
         first = self.parts[0].find(shard, index)
         rows = (
             []
@@ -401,7 +420,7 @@ class JoinedSource(Source[Raw]):
         return [self._joined(samples) for samples in zip(*columns, strict=True)]
 
     def _joined(self, samples: tuple[Any, ...]) -> Raw | Failed:
-        """Return the samples of a row, which have one key, or what failed of them."""
+        """Return the tuple of samples after checking keys, or its first failure."""
         failed = next((sample for sample in samples if type(sample) is Failed), None)
         if failed is not None:
             return failed
@@ -418,12 +437,20 @@ class JoinedSource(Source[Raw]):
 
 
 def write_matches(source: JoinedSource) -> Path:
-    """Write what belongs together into the folder `cache` of the source, unless it is
-    there.
+    """Write the matches into the folder `cache` of the source, unless they exist.
 
-    The file is named after the folders as they are now, their splits and `nonmatch`,
-    and after what is in it. It is written under another name and renamed at the end.
-    Raise `DatasetError` if it cannot be written.
+    The file name has digests of the folders with their splits, and of the content. It
+    is replaced atomically.
+
+    Args:
+        source: The source, with a `cache`.
+
+    Returns:
+        The file.
+
+    Raises:
+        ConfigError: If the source has no `cache`.
+        DatasetError: If the file cannot be written.
     """
     if source.cache is None:
         raise ConfigError(
@@ -442,8 +469,9 @@ def write_matches(source: JoinedSource) -> Path:
 
 
 def remove_matches(cache: Path, keep: Collection[Path]) -> None:
-    """Remove what `write_matches` wrote into a folder, but for the files `kept`; and
-    what writing left that was killed an hour ago or before.
+    """Remove files of `write_matches` from a folder, except `keep`.
+
+    Also removes temporary files that are more than an hour old.
     """
     for old in set(cache.glob("join_*.npy*")) - set(keep):
         with suppress(FileNotFoundError):
@@ -457,7 +485,7 @@ def remove_matches(cache: Path, keep: Collection[Path]) -> None:
 def _find_matches(
     parts: Sequence[WebdatasetSource], nonmatch: Sequence[str]
 ) -> Int64Array:
-    """Return the matches that the indexes of the folders give."""
+    """Look up the matches in the indexes of the folders."""
     first, *further = parts
     columns = [np.arange(first.count, dtype=np.int64)]
     included = np.ones(first.count, dtype=np.bool_)
@@ -479,9 +507,7 @@ def _find_matches(
 
 
 def _cache_stem(source: JoinedSource) -> str:
-    """Return how the file of matches begins, after what the folders and the sources are
-    now.
-    """
+    """Return the start of the file name of matches: a digest of folders and sources."""
     versions = []
     for part in source.parts:
         status = index_of(part.path).stat()
@@ -499,9 +525,7 @@ def _files(source: JoinedSource) -> list[Path]:
 
 
 def _load_written(source: JoinedSource) -> tuple[Path, Int64Array] | None:
-    """Return the file that was written before of these folders, and the matches; None
-    without.
-    """
+    """Return the current file of matches and its content, None without one."""
     files = _files(source)
     if not files:
         return None

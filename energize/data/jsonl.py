@@ -1,10 +1,10 @@
-"""JSON lines with random access through the index beside them.
+"""JSON lines with random access through an index file.
 
-The index of a file of n samples, `name.jsonl.idx`, is n + 1 offsets, unsigned 64-bit
-little-endian: where the line of each sample starts, and the size of the file. Blank
-lines belong to the sample before them, those at the start to the first one. The
-checksums, `name.jsonl.crc` where they were asked for, are of each sample the CRC-32 of
-these bytes, unsigned 32-bit little-endian.
+The index of n samples, `name.jsonl.idx`, is n + 1 offsets, unsigned 64-bit
+little-endian: the start of each sample's line, and the file size. Blank lines belong to
+the previous sample, leading ones to the first. The optional checksums,
+`name.jsonl.crc`, are the CRC-32 of these bytes per sample, unsigned 32-bit
+little-endian.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from energize.errors import (
 
 
 def jsonl_index_path(path: str) -> str:
-    """Return where the index of a file of JSON lines lies.
+    """Return the path of the index of a file of JSON lines.
 
     >>> jsonl_index_path("texts/a.jsonl")
     'texts/a.jsonl.idx'
@@ -42,7 +42,7 @@ def jsonl_index_path(path: str) -> str:
 
 
 def jsonl_checksums_path(path: str) -> str:
-    """Return where the checksums of a file of JSON lines lie.
+    """Return the path of the checksums of a file of JSON lines.
 
     >>> jsonl_checksums_path("texts/a.jsonl")
     'texts/a.jsonl.crc'
@@ -59,9 +59,7 @@ def _disagreement(path: str, reason: str) -> ShardError:
 
 
 def _counted(files: Files, path: str, checksums: bool) -> int:
-    """Return how many samples a file has, by an index that fits it, and as many
-    checksums.
-    """
+    """Return the number of samples, after checking index and checksums."""
     index = jsonl_index_path(path)
     crc = jsonl_checksums_path(path)
     size = files.size(path)
@@ -92,31 +90,38 @@ def _counted(files: Files, path: str, checksums: bool) -> int:
 
 
 class JsonlSource(ShardedSource[dict[str, Any]], FieldSource[dict[str, Any]]):
-    """The raw samples of a `.jsonl` file that `energize prepare` or Energon indexed.
+    """The raw samples of a `.jsonl` file indexed by `energize prepare` or Energon.
 
-    Sample i is a new dict: `__key__` is `str(i)`, `__dataset__` the path as given,
-    `__shard__` the file's name, `__index__` i, and `json` the bytes of its line, which
-    `SampleLoader` decodes. So crude samples have the parsed value as `json`, and field
+    Sample i is a new dict: `__key__` is `str(i)`, `__dataset__` the path as specified,
+    `__shard__` the file name, `__index__` i, and `json` the bytes of its line, which
+    `SampleLoader` parses. So crude samples have the parsed value as `json`, and field
     maps read `json[caption]`.
 
-    With `checksums` every line is compared with the checksum that `energize prepare
-    --checksums` wrote for it; one that differs is a `Failed` with a `DataError`.
+    Opening reads only the ends of the index. The identity, which keys the order,
+    depends on the file name and the number of samples, not on the folder. There are no
+    splits.
 
-    Opening looks at the index's ends only. The identity, and with it every order,
-    depends on the file's name and the number of samples, not on the folder. There are
-    no splits.
+    Args:
+        path: The file.
+        checksums: Whether to compare each line with the checksum written by `energize
+            prepare --checksums`; one that differs is a `Failed` with a `DataError`.
+        seed: Seed of the order.
+        occurrence: Distinguishes several uses of the same file.
 
-    Raise `DatasetNotFoundError`, `NotPreparedError` without an index or checksums that
-    are asked for, `ShardError` if the file was changed after it was indexed, and
-    `EmptyDatasetError`.
+    Raises:
+        DatasetNotFoundError: If the file does not exist.
+        NotPreparedError: If the index, or requested checksums, are missing.
+        ShardError: If the file changed after it was indexed.
+        EmptyDatasetError: If the file has no samples.
 
-    >>> import tempfile
-    >>> from energize.preparation.index import prepare_jsonl
-    >>> path = Path(tempfile.mkdtemp(), "texts.jsonl")
-    >>> _ = path.write_text('{"text": "a"}' + chr(10) + '{"text": "b"}')
-    >>> _ = prepare_jsonl(path)
-    >>> JsonlSource(path)[1]["json"]
-    b'{"text": "b"}'
+    Example:
+        >>> import tempfile
+        >>> from energize.preparation.index import prepare_jsonl
+        >>> path = Path(tempfile.mkdtemp(), "texts.jsonl")
+        >>> _ = path.write_text('{"text": "a"}' + chr(10) + '{"text": "b"}')
+        >>> _ = prepare_jsonl(path)
+        >>> JsonlSource(path)[1]["json"]
+        b'{"text": "b"}'
     """
 
     order_name = "JsonlSource"
@@ -212,8 +217,10 @@ class JsonlSource(ShardedSource[dict[str, Any]], FieldSource[dict[str, Any]]):
         ]
 
     def stored(self, numbers: Sequence[int]) -> list[bytes]:
-        """Return the bytes of these lines, numbers ascending, with what is around their
-        JSON.
+        """Return the stored bytes of lines, including surrounding white space.
+
+        Args:
+            numbers: The lines, ascending.
         """
         path = str(self.path)
         texts = []

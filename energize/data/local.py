@@ -1,7 +1,8 @@
-"""Files by path: the interface `Files`, and its implementation for mounted disks.
+"""Reading files by path: interface `Files`, and `LocalFiles` for mounted disks.
 
 Methods raise OSError naming the path, and `ShardError` for a file that has changed
-since it was first read.
+since it was first read. `merged` plans requests of object storage; `Recent` is a
+bounded cache.
 """
 
 from __future__ import annotations
@@ -55,9 +56,7 @@ _KINDS = {
 
 
 class OpenFile:
-    """A regular file that is open for reading; it is closed when the last user lets go
-    of it.
-    """
+    """A regular file open for reading; closed with its last reference."""
 
     __slots__ = ("content", "number", "signature")
 
@@ -84,22 +83,20 @@ class OpenFile:
 
 
 class Files(ABC):
-    """What reads files, by their paths."""
+    """Interface for reading files by path."""
 
     # Whether each call of a function takes a while, and several at once no longer.
     remote = False
 
     @abstractmethod
     def size(self, path: str) -> int:
-        """Return the bytes of a file."""
+        """Return the size of a file in bytes."""
 
     @abstractmethod
     def read_ranges(
         self, path: str, starts: Sequence[int], stops: Sequence[int]
     ) -> Iterator[bytes]:
-        """Yield the bytes of each range, given in ascending order. Ranges that lie
-        close together are read at once.
-        """
+        """Yield the bytes of ascending ranges; close ones are read together."""
 
     def read(self, path: str, start: int = 0, stop: int | None = None) -> bytes:
         """Return the bytes from `start` to before `stop`, to the end by default."""
@@ -108,14 +105,14 @@ class Files(ABC):
         )
 
     def plan(self, path: str, starts: Sequence[int], stops: Sequence[int]) -> None:  # noqa: B027
-        """Have ranges fetched that will be read soon; the whole file without any."""
+        """Start fetching ranges that will be read soon; empty for the whole file."""
 
     @abstractmethod
     def read_whole(self, path: str) -> bytes:
-        """Return a whole small file, which is read once."""
+        """Return the bytes of a small file, which is read once and cached."""
 
     def pieces(self, path: str) -> Iterator[bytes]:
-        """Yield the bytes of a whole file, some of them at a time."""
+        """Yield the bytes of a file in pieces."""
         size = self.size(path)
         return (
             self.read(path, at, min(at + RUN_BYTES, size))
@@ -123,36 +120,33 @@ class Files(ABC):
         )
 
     def crc32(self, path: str) -> int:
-        """Return the CRC-32 of a whole file, which may be written anew with these
-        bytes.
-        """
+        """Return the CRC-32 of a file; an equal rewrite is then accepted."""
         return reduce(lambda crc, data: zlib.crc32(data, crc), self.pieces(path), 0)
 
     def remember(self, path: str) -> None:  # noqa: B027
-        """Look at all bytes of a file once, so that it may be written anew with
-        these.
-        """
+        """Read a file once, so that an equal rewrite is accepted."""
 
     def check(self, path: str) -> None:  # noqa: B027
         """Raise `ShardError` if a file has changed since it was first read."""
 
     @abstractmethod
     def local(self, path: str) -> str:
-        """Return a path by which libraries that open files themselves may read this
-        one.
-        """
+        """Return a local path of the file, for libraries that open files themselves."""
 
 
 class LocalFiles(Files):
-    """Files of mounted file systems, the last `most_open` of which stay open between
-    reads.
+    """Files of mounted file systems.
 
-    Reads have no position, so that any number of threads and forked processes may use
-    one object. A pickled one arrives with nothing open. Without `follow`, a link is no
-    file.
+    Reads have no position, so threads and forked processes may share an object.
+    Pickling drops open files.
 
-    >>> LocalFiles().read(__file__, 0, 3)
-    b'\"\"\"'
+    Args:
+        most_open: Number of files that stay open between reads.
+        follow: Whether to follow links; otherwise a link is not a file.
+
+    Example:
+        >>> LocalFiles().read(__file__, 0, 3)
+        b'\"\"\"'
     """
 
     def __init__(self, most_open: int = _MOST_OPEN, *, follow: bool = True) -> None:
@@ -171,9 +165,7 @@ class LocalFiles(Files):
     def read_ranges(
         self, path: str, starts: Sequence[int], stops: Sequence[int]
     ) -> Iterator[bytes]:
-        """As `Files` says; that the file has not changed is known before the bytes of
-        the last read are given.
-        """
+        """Implement `Files`; checks for changes before yielding the last read."""
         first = 0
         count = len(starts)
         while first < count:
@@ -207,8 +199,8 @@ class LocalFiles(Files):
     def _read_on(
         self, path: str, begin: int, end: int, data: bytes, failed: OSError | None
     ) -> bytes:
-        """One call reads at most 2 GiB, and a network file system may give less, or
-        nothing.
+        """Read the rest: a call reads at most 2 GiB, network file systems may read
+        less.
         """
         pieces = [data]
         at = begin + len(data)
@@ -243,15 +235,14 @@ class LocalFiles(Files):
         return crc
 
     def remember(self, path: str) -> None:
-        """Look at all bytes of a file of up to 16 MiB once: then it may be written anew
-        with these.
-        """
+        """Read a file of up to 16 MiB once, so that an equal rewrite is accepted."""
         if path not in self._crcs and self.size(path) <= 2 * RUN_BYTES:
             self.crc32(path)
 
     def check(self, path: str) -> None:
-        """Raise `ShardError` if a file has changed since it was first read, unless all
-        its bytes were looked at then, and are the same.
+        """Raise `ShardError` if a file has changed since it was first read.
+
+        An equal rewrite is accepted if all bytes were read before.
         """
         with suppress(OSError, KeyError):  # a second look, at what is there now, tells
             status = os.fstat(self._open[path].number)
@@ -264,7 +255,7 @@ class LocalFiles(Files):
         return path
 
     def _file(self, path: str) -> OpenFile:
-        """Open the file at a path, which has to be the one that was read before."""
+        """Open a file, which must be the one that was first read."""
         try:
             file = again(partial(OpenFile, path, self._flags), path)
         except OSError as error:
@@ -293,10 +284,15 @@ class LocalFiles(Files):
 
 
 class FileStream(io.RawIOBase):
-    """A file of `LocalFiles` for libraries that read from streams.
+    """A stream over a file of `Files`, for libraries that need streams.
 
-    >>> FileStream(LocalFiles(), __file__).read(3)
-    b'\"\"\"'
+    Args:
+        files: Reads the file.
+        path: The file.
+
+    Example:
+        >>> FileStream(LocalFiles(), __file__).read(3)
+        b'\"\"\"'
     """
 
     def __init__(self, files: Files, path: str) -> None:
@@ -312,15 +308,16 @@ class FileStream(io.RawIOBase):
         return True
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        """Go to a byte, counted from the start, from here or from the end."""
+        """Set the position, relative to the start, the position or the end."""
         start = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size}[whence]
         self._at = max(0, start + offset)
         return self._at
 
     def readinto(self, buffer: Any) -> int:
-        """Read as many bytes as the buffer has room for; fewer at the end only.
+        """Fill a buffer; the end of the file may leave a rest.
 
-        Raise `ShardError` if they cannot be read.
+        Raises:
+            ShardError: If the bytes cannot be read.
         """
         stop = min(self._at + len(buffer), self._size)
         if stop <= self._at:
@@ -335,16 +332,25 @@ class FileStream(io.RawIOBase):
 def merged(
     spans: Iterable[tuple[int, int]], size: int, block: int = FAR_BLOCK
 ) -> Iterator[tuple[int, int]]:
-    """Yield what is fetched of a file of `size` bytes in object storage, a request
-    each, for ranges in ascending order, no byte twice: of each `block` of bytes all
-    from the first to the last one that is wanted, or the whole block, if several ranges
-    take up more than half of it with what is between them: what is not wanted yet will
-    be.
+    """Yield the requests that fetch ranges of a file in object storage.
 
-    >>> list(merged([(0, 10), (20, 30), (1_500_000, 1_500_010)], 2_000_000))
-    [(0, 30), (1500000, 1500010)]
-    >>> list(merged([(1_000, 1_010), (900_000, 1_300_000)], 2_000_000))
-    [(0, 1048576), (1048576, 1300000)]
+    Requests do not overlap. Within each block, one request covers everything from the
+    first to the last requested byte; or the whole block if several ranges span more
+    than half of it, because the rest will probably be read later.
+
+    Args:
+        spans: The ranges, ascending.
+        size: Size of the file in bytes.
+        block: Size of a block in bytes.
+
+    Yields:
+        Start and end of each request.
+
+    Example:
+        >>> list(merged([(0, 10), (20, 30), (1_500_000, 1_500_010)], 2_000_000))
+        [(0, 30), (1500000, 1500010)]
+        >>> list(merged([(1_000, 1_010), (900_000, 1_300_000)], 2_000_000))
+        [(0, 1048576), (1048576, 1300000)]
     """
     begin = end = -1
     for number, (low, high, count) in _block_spans(spans, block).items():
@@ -381,7 +387,7 @@ def _block_spans(
 
 
 def changed(path: str) -> ShardError:
-    """Return the error for a file that is another one than when it was first read."""
+    """Return the error for a file that has changed since it was first read."""
     return ShardError(
         f"{path} has changed since it was first read: files stay as they are while "
         "runs read them. Put the old one back, or run `energize prepare` and start a "
@@ -392,9 +398,7 @@ def changed(path: str) -> ShardError:
 def read_entries(
     files: Files, path: str, numbers: Sequence[int], stride: int, size: int
 ) -> Iterator[bytes]:
-    """Yield `size` bytes of each of these entries of a file, ascending, `stride` bytes
-    apart.
-    """
+    """Yield `size` bytes of entries of a file with a stride, in ascending order."""
     files.remember(path)
     if files.remote and files.size(path) <= WHOLE:
         whole = files.read_whole(path)
@@ -404,11 +408,15 @@ def read_entries(
 
 
 class Recent(Generic[K, T]):
-    """What was made last, by key: one thing at least, and at most `limit` bytes by
-    `size`.
+    """The most recently used values, by key.
 
-    >>> Recent(3, len).get("a", lambda: b"four")
-    b'four'
+    Args:
+        limit: Size limit; at least one value is kept.
+        size: Returns the size of a value.
+
+    Example:
+        >>> Recent(3, len).get("a", lambda: b"four")
+        b'four'
     """
 
     def __init__(self, limit: int, size: Callable[[T], int]) -> None:
@@ -417,7 +425,7 @@ class Recent(Generic[K, T]):
         self._values: dict[K, T] = {}
 
     def get(self, key: K, make: Callable[[], T]) -> T:
-        """Return what is known by a key, or is made now."""
+        """Return the value of a key; call `make` if it is missing."""
         value = self._values.pop(key, None)
         self._values[key] = value = make() if value is None else value
         while (

@@ -1,4 +1,8 @@
-"""The samples of tables whose columns are, or name, images, videos and sounds."""
+"""Samples of tables with columns of images, videos and sounds, or of their names.
+
+`LooseSource` builds samples that equal those of the converted folder; `unfolded` and
+`fill` normalise chats and file names.
+"""
 
 from __future__ import annotations
 
@@ -38,12 +42,14 @@ from energize.data.tar import split_name
 from energize.errors import DataError
 
 _UNNAMED = re.compile(r"[^\w/ +=@~,()-]")
-"""What no key may have in it: dots, which end it, and what does not show."""
+"""Characters that keys may not contain: dots, which end a key, and invisible ones."""
 
 Media = Mapping[str, tuple[str, bool]]
-"""Columns of files: what stands before the extension in the names of the parts, and
-whether these are counted: `{"images": ("images.", True)}` makes `images.0.jpg`. A
-column in lists and objects is named by its keys: `image_info[*][image_url]`."""
+"""Media columns: prefix of part names, and whether parts are numbered.
+
+`{"images": ("images.", True)}` makes `images.0.jpg`. A nested column is a path:
+`image_info[*][image_url]`.
+"""
 
 _PIECES = ("image", "image_url", "video", "video_url")
 _IN_TEXT = re.compile(r"<img>(.*?)</img>")
@@ -52,7 +58,7 @@ _TEXTS = ("content", "value")
 
 
 def key_of(name: str) -> str:
-    """Return the key of the sample of a file: one that may stand in a tar.
+    """Return the key of the sample of a file, valid in a tar.
 
     >>> key_of("cats/Tom v1.2.jpg")
     'cats/Tom v1_2'
@@ -62,7 +68,7 @@ def key_of(name: str) -> str:
 
 
 def part_name(column: str) -> str:
-    """Return how the parts of a column are called before their extension.
+    """Return the part name of a column, without the extension.
 
     >>> part_name("meta[a.b]"), part_name("thumb")
     ('meta.a_b', 'thumb')
@@ -73,19 +79,25 @@ def part_name(column: str) -> str:
 
 
 def unfolded(row: Row) -> Row:
-    """Return a row with the files that its turns name as `images` and `videos`.
+    """Return a row with the files named in its chats as `images` and `videos`.
 
-    Turns name files in typed pieces, or in their text as `<img>a.jpg</img>`, which
-    becomes `<image>`. Numbered placeholders, `<image-2>`, become `<image>`, and images
-    are in the order in which these name them. If the row names images itself, pieces
-    are not looked into.
+    Chats name files in typed pieces, or in their text as `<img>a.jpg</img>`, which
+    becomes `<image>`. Numbered placeholders such as `<image-2>` become `<image>`, and
+    images follow their order. If the row names images itself, pieces are ignored.
 
-    >>> pieces = [
-    ...     {"type": "image", "image": "a.jpg"},
-    ...     {"type": "text", "text": "What?"},
-    ... ]
-    >>> unfolded({"messages": [{"role": "user", "content": pieces}]})["images"]
-    ['a.jpg']
+    Args:
+        row: The row.
+
+    Returns:
+        A new row.
+
+    Example:
+        >>> pieces = [
+        ...     {"type": "image", "image": "a.jpg"},
+        ...     {"type": "text", "text": "What?"},
+        ... ]
+        >>> unfolded({"messages": [{"role": "user", "content": pieces}]})["images"]
+        ['a.jpg']
     """
     files: dict[str, list[Any]] = {}
     changed: dict[str, Any] = {}
@@ -129,7 +141,7 @@ def _prepend_system(row: dict[str, Any]) -> None:
 
 
 def _files_of_pieces(turns: Iterable[dict[str, Any]]) -> Iterator[tuple[str, Any]]:
-    """Yield the field and the file of each typed piece; of a piece without one None."""
+    """Yield the field and the file of each typed piece, None without a file."""
     contents = (turn.get("content") for turn in turns)
     lists = (content for content in contents if isinstance(content, list))
     for piece in chain.from_iterable(lists):
@@ -146,9 +158,7 @@ def _file_of_piece(piece: dict[str, Any], piece_type: str) -> Any:
 
 
 def _renamed(turn: dict[str, Any], listed: Any, images: list[Any]) -> dict[str, Any]:
-    """Return a turn in whose text every image is `<image>`, and add what it names to
-    `found`.
-    """
+    """Return a turn with `<image>` for every image; append files to `images`."""
 
     def replaced(match: re.Match[str]) -> str:
         images.append(match[1])
@@ -169,25 +179,32 @@ def _renamed(turn: dict[str, Any], listed: Any, images: list[Any]) -> dict[str, 
 
 
 _CHATS = frozenset({"conversations", "messages"})
-"""Columns of turns before which the column `system` is the first turn."""
+"""Columns of chats, which the column `system` is inserted into."""
 
 AS_TEXT = dict.fromkeys(("caption", "cap", "tags"), "txt")
-"""Extensions of texts that are parts of another name."""
+"""Extensions of text files; their parts have another name."""
 
 
 class LooseSource(ShardedSource[dict[str, Any]], FieldSource[dict[str, Any]]):
-    """The raw samples of rows whose columns `media` are images, videos or sounds: as
-    structs of bytes, or as names of files below the folder `base`.
+    """The raw samples of rows with media, as bytes or as names of files.
 
-    A sample is a new dict, as `WebdatasetSource` gives it: `__key__`, `__dataset__`,
-    `__shard__` (the file of the row), `__index__` (its number there), the bytes of its
-    files by extension, and as `json` the other fields of its row. Its key is the
-    `__key__` of its row, else its number.
+    A sample is a new dict, as from `WebdatasetSource`: `__key__`, `__dataset__`,
+    `__shard__` (file of the row), `__index__` (number in that file), the media bytes by
+    extension, and the remaining fields as `json`. The key is the `__key__` of the row,
+    or else its number.
 
-    Files are read when a sample is: one that is not there, or may not be read, makes a
-    `Failed` with a `DataError` that names it. The identity, and with it every order,
-    depends on the name of `path`, the split part, keys and counts, not on where `path`
-    is mounted.
+    Media files are read with the sample: a missing or unreadable one makes it a
+    `Failed` with a `DataError`. The identity, which keys the order, depends on the name
+    of `path`, the split, keys and counts, not on the mount point of `path`.
+
+    Args:
+        path: The dataset folder or file.
+        rows: The rows.
+        media: The media columns.
+        base: Folder that contains the media files.
+        split_part: Name of the split.
+        labels: Class names by column of class numbers; `label` gets a `label_name`.
+        media_paths: Templates of paths below `base`, tried in order; see `fill`.
     """
 
     order_name = "LooseSource"
@@ -198,15 +215,11 @@ class LooseSource(ShardedSource[dict[str, Any]], FieldSource[dict[str, Any]]):
     media: Media
     base: Path
     media_paths: tuple[str, ...]
-    """Where the file of a value lies below `base`, the first of these at which one is;
-    see `fill`.
-    """
+    """Templates of paths below `base`, tried in order; see `fill`."""
     labels: Mapping[str, Sequence[str]]
-    """What classes are called, by the columns of their numbers; beside `label` comes
-    `label_name`.
-    """
+    """Class names by column of class numbers; `label` gets a `label_name`."""
     opened: float
-    """When it was looked at, in seconds since 1970."""
+    """Time of opening, in seconds since 1970."""
 
     def __init__(
         self,
@@ -252,7 +265,7 @@ class LooseSource(ShardedSource[dict[str, Any]], FieldSource[dict[str, Any]]):
 
     @property
     def origin(self) -> ConvertedFrom:
-        """As what its samples are known, wherever they will lie."""
+        """Record that keeps the identity of these samples after conversion."""
         return ConvertedFrom.of(self)
 
     def called(self, name: str) -> Self:
@@ -375,10 +388,9 @@ class LooseSource(ShardedSource[dict[str, Any]], FieldSource[dict[str, Any]]):
     def _without_bytes(
         self, value: Any, column: str, part: str, parts: dict[str, bytes]
     ) -> Any:
-        """Return a value with None in place of bytes, and add bytes that are no media
-        to the parts.
+        """Replace bytes in a value by None, and add non-media bytes to the parts.
 
-        Parts are named by the keys that lead to the bytes.
+        Parts are named by the path of keys to the bytes.
         """
         is_media = column in self.media
         if isinstance(value, dict):
@@ -448,12 +460,12 @@ class LooseSource(ShardedSource[dict[str, Any]], FieldSource[dict[str, Any]]):
         return AS_TEXT.get(extension, extension), data
 
     def _places(self, name: str) -> list[Path]:
-        """Return where the file of a name may lie."""
+        """Return the candidate paths of a file name."""
         paths = [fill(template, name) for template in self.media_paths or ("{}",)]
         return [path_of(absolute(joined(self.base, path))) for path in paths]
 
     def files_of(self, row: Row) -> list[str]:
-        """Return where the files may lie that a row names."""
+        """Return the candidate paths of all files that a row names."""
         row = unfolded(row)
         values = chain.from_iterable(values_in(row, column) for column in self.media)
         names = (
@@ -463,7 +475,7 @@ class LooseSource(ShardedSource[dict[str, Any]], FieldSource[dict[str, Any]]):
         return [str(path) for name in names if name for path in self._places(name)]
 
     def _read(self, column: str, name: str) -> tuple[bytes, str]:
-        """Return the bytes of a file that a row names in a column, and its path."""
+        """Return the bytes and the path of a file that a row names in a column."""
         candidates = self._places(name)
         existing = candidates
         if len(candidates) > 1:
@@ -492,18 +504,26 @@ class LooseSource(ShardedSource[dict[str, Any]], FieldSource[dict[str, Any]]):
 
 
 def fill(template: str, value: str) -> str:
-    """Return the path that a template makes of the value of a column.
+    """Return the path that a template makes of a column value.
 
-    The value stands for `{}`, its file name for `{:name}`, and that without extension
-    for `{:stem}`.
+    `{}` is replaced by the value, `{:name}` by its file name, and `{:stem}` by the file
+    name without extension.
 
-    >>> fill("images/{}.jpg", "7"), fill("COCO_train2014_{:012d}.jpg", "7")
-    ('images/7.jpg', 'COCO_train2014_000000000007.jpg')
-    >>> (
-    ...     fill("scans/{:name}", "documents/7.png"),
-    ...     fill("scans/{:stem}.jpg", "documents/7.png"),
-    ... )
-    ('scans/7.png', 'scans/7.jpg')
+    Args:
+        template: The template; integer formats such as `{:012d}` apply to digits.
+        value: The column value.
+
+    Returns:
+        The path.
+
+    Example:
+        >>> fill("images/{}.jpg", "7"), fill("COCO_train2014_{:012d}.jpg", "7")
+        ('images/7.jpg', 'COCO_train2014_000000000007.jpg')
+        >>> (
+        ...     fill("scans/{:name}", "documents/7.png"),
+        ...     fill("scans/{:stem}.jpg", "documents/7.png"),
+        ... )
+        ('scans/7.png', 'scans/7.jpg')
     """
     prefix, _, rest = template.partition("{")
     form, _, suffix = rest.partition("}")

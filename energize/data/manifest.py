@@ -1,11 +1,9 @@
-"""A manifest: the documents of all folders of a mix in one file beside it, for many
-ranks.
+"""Manifests: the documents of all folders of a mix in one file, for many ranks.
 
-`mix.manifest.json` holds the texts of the small files that opening `mix.yaml` reads, of
-`.nv-meta` folders and of metadatasets that it includes; not those of the mix itself,
-nor any data. Who opens the mix reads these two files. What is not in the manifest is
-read where it lies. Whether folders have changed since it was written is looked up by
-one rank for all, rank 0, which reads all of them.
+`mix.manifest.json` contains the small files that opening `mix.yaml` reads, in
+`.nv-meta` folders and included metadatasets, but neither the mix nor data. Opening the
+mix reads these two files only; documents missing from the manifest are read from their
+folders. Rank 0 checks for all ranks whether the manifest is stale.
 """
 
 from __future__ import annotations
@@ -43,8 +41,9 @@ _THREADS = 16
 
 
 class Manifest(Model):
-    """The texts of documents, None for one that is not there, by their paths: relative
-    to the folder of the mix for what lies in it, absolute ones and URLs for the others.
+    """Texts of documents by path, None for missing files.
+
+    Paths in the folder of the mix are relative to it; others are absolute, or URLs.
     """
 
     version: Literal[1] = 1
@@ -62,9 +61,7 @@ _MANIFEST = TypeAdapter(Manifest)
 
 
 def dump_manifest(mix: Path, documents: Documents) -> tuple[str, int]:
-    """Return the text of the manifest of a mix whose documents have been read, and how
-    many.
-    """
+    """Return the text of the manifest of a mix, and its number of documents."""
     mix_path = absolute(mix)
     folder = f"{os.path.dirname(mix_path)}/"
     texts = {
@@ -80,10 +77,17 @@ def dump_manifest(mix: Path, documents: Documents) -> tuple[str, int]:
 def read_manifest(
     mix: Path, config: WorkerConfig | None = None
 ) -> dict[str, str | None]:
-    """Return the texts that the manifest of a mix holds, by absolute paths and URLs.
+    """Return the texts in the manifest of a mix, by absolute path or URL.
 
-    Raise `DatasetError` for one that is damaged or of a later version; on rank 0 also
-    for one that is stale, for which all documents are read.
+    Args:
+        mix: The mix.
+        config: The ranks; rank 0 checks whether the manifest is stale. None to check.
+
+    Returns:
+        Texts by path, None for missing files.
+
+    Raises:
+        DatasetError: If the manifest is damaged, of a later version, or stale.
     """
     path = manifest_path(mix)
     again = f"Write it again with: energize manifest {mix}"
@@ -109,7 +113,7 @@ def read_manifest(
 
 
 def _is_still(path: str, text: str | None) -> bool:
-    """Return whether a document has this text, or is not there."""
+    """Return whether a document still has this text, or is still missing."""
     try:
         return read_file(path, "JSON_BYTES") == (text is not None and text.encode())
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
@@ -117,8 +121,9 @@ def _is_still(path: str, text: str | None) -> bool:
 
 
 def by_manifest(function: Callable[P, T]) -> Callable[P, T]:
-    """Wrap a function whose first parameter, `path`, is a mix: a file is opened by its
-    manifest, if it has one, and no document is read twice.
+    """Wrap a function of a mix, to serve its documents from its manifest.
+
+    The first parameter of the function is `path`. No document is read twice.
     """
 
     @wraps(function)

@@ -1,5 +1,7 @@
-"""Folders of MDS shards: their index, in which files and where the samples lie, and the
-source.
+"""Folders of MDS shards: the index, the layout of samples, and the source.
+
+`read_mds_index` reads `index.json`; `Layout` decodes samples of MDS, JSON and delimited
+shards; `MdsSource` reads them, unpacking compressed shards in memory.
 """
 
 from __future__ import annotations
@@ -92,10 +94,9 @@ _NDARRAY = re.compile(
 def _column_decoder(
     encoding: str, location: str, decoders: Mapping[str, Decode], allow_pickles: bool
 ) -> Decode:
-    """Return what decodes a column of this encoding; bad bytes raise one of
-    `BAD_COLUMN`.
+    """Return the decoder of an encoding; bad bytes raise one of `BAD_COLUMN`.
 
-    Raise `DatasetError` for an unknown encoding, and `UntrustedCodeError` for pickles,
+    Raises `DatasetError` for an unknown encoding, and `UntrustedCodeError` for pickles,
     which could run any program, unless `allow_pickles`.
     """
     if decoders is not _TEXTS and encoding == "pkl":
@@ -124,7 +125,7 @@ def _column_decoder(
 def _array(
     dtype: np.dtype[Any] | None, shape: tuple[int, ...] | None, data: bytes
 ) -> npt.NDArray[Any]:
-    """Dtype and shape stand before the values where they are not fixed."""
+    """Decode an array; variable dtype and shape precede the values."""
     at = 0
     if dtype is None:
         dtype = np.dtype(_DTYPES[data[at]])
@@ -160,9 +161,7 @@ def _image(data: bytes) -> PIL.Image.Image:
 
 
 def _raw_image(data: bytes) -> PIL.Image.Image:
-    """Three numbers, width, height and the length of the mode's name, stand before the
-    pixels.
-    """
+    """Decode pixels after a header: width, height, length of the mode, and the mode."""
     width, height, length = np.frombuffer(data, "<u4", 3).tolist()
     mode = data[12 : 12 + length].decode("ascii")
     limits.decoding.spend(4 * width * height)
@@ -170,9 +169,7 @@ def _raw_image(data: bytes) -> PIL.Image.Image:
 
 
 def _several(decode: Decode, skipped: int, data: bytes) -> list[Any]:
-    """Their number and sizes stand before the values, after `before` bytes that say
-    nothing.
-    """
+    """Decode a list: `skipped` bytes, the number of values, their sizes, the values."""
     [count] = np.frombuffer(data, "<u4", 1, skipped).tolist()
     begin = skipped + 4 * (1 + count)
     ends = begin + np.cumsum(
@@ -184,9 +181,7 @@ def _several(decode: Decode, skipped: int, data: bytes) -> list[Any]:
 
 
 def _decoders(image: Decode) -> Mapping[str, Decode]:
-    """Return what decodes columns by their encodings, those that are files of images by
-    `image`.
-    """
+    """Return the decoders by encoding; `image` decodes image files."""
     return {
         "bytes": bytes,
         "str": bytes.decode,
@@ -215,14 +210,16 @@ _SEPARATORS = {"csv": ",", "tsv": "\t"}
 
 
 class Loose(BaseModel):
-    """A mapping in a file that may have more keys than these."""
+    """A mapping in a file that may have additional keys."""
 
     model_config = ConfigDict(extra="ignore", frozen=True, strict=True)
 
 
 class Layout(Loose):
-    """The columns of a shard: of MDS, with sizes in bytes where these are fixed; of
-    rows, with what stands after each of them, and between columns.
+    """The columns of a shard.
+
+    MDS columns have fixed sizes in bytes, or None; row formats have a newline and a
+    separator.
     """
 
     version: Literal[2]
@@ -252,10 +249,15 @@ class Layout(Loose):
     def decoder(
         self, location: str, allow_pickles: bool, raw: bool = False
     ) -> DecodeSample:
-        """Return what decodes the samples of shards of this layout; if `raw`, but for
-        images that are files.
+        """Return the decoder of samples of this layout.
 
-        Raise `DatasetError` for an unknown encoding.
+        Args:
+            location: Name of the shard in errors.
+            allow_pickles: Whether to decode pickles.
+            raw: Whether to leave image files as bytes.
+
+        Raises:
+            DatasetError: If an encoding is unknown.
         """
         named = zip(self.column_names, self.column_encodings, strict=True)
         if self.format != "mds":
@@ -295,9 +297,7 @@ class Layout(Loose):
         return sample
 
     def _sliced(self, data: bytes) -> list[bytes]:
-        """Return the columns of an MDS sample, after the sizes of those that have no
-        fixed one.
-        """
+        """Return the columns of an MDS sample; variable sizes precede them."""
         unknown = sum(not size for size in self.column_sizes)
         variable_sizes = iter(np.frombuffer(data, "<u4", unknown).tolist())
         sizes = [size or next(variable_sizes) for size in self.column_sizes]
@@ -349,16 +349,14 @@ _UNPACKERS = {
 
 
 def _file_name(name: str) -> str:
-    """Return a file in the folder or a subfolder: an index may not lead out of it."""
+    """Check that a name stays inside the folder, also in subfolders."""
     if not is_inside(name):
         raise ValueError(f"{name!r} is not the name of a file in the folder")
     return name
 
 
 class MdsFile(Loose):
-    """A file as the index has it: its path in the folder, its size and its hashes by
-    algorithm.
-    """
+    """A file in the index: path in the folder, size, and hashes by algorithm."""
 
     name: Annotated[str, AfterValidator(_file_name)] = Field(alias="basename")
     size: Annotated[int, Field(alias="bytes", ge=0, le=_MOST_BYTES)]
@@ -370,9 +368,7 @@ MdsPart: TypeAlias = tuple[MdsFile, MdsFile | None]
 
 
 class MdsShard(Loose):
-    """A shard as the index has it. Offsets are in a file of their own, `raw_meta`, or
-    at the beginning of the data.
-    """
+    """A shard in the index; offsets are in `raw_meta`, or at the start of the data."""
 
     samples: Annotated[int, Field(ge=0)]
     layout: Layout
@@ -403,7 +399,7 @@ class MdsShard(Loose):
 
     @property
     def parts(self) -> list[MdsPart]:
-        """The part that has the offsets, and, if that is another one, the data."""
+        """The part with the offsets and, if separate, the part with the data."""
         data = self.raw_data, self.zip_data
         return (
             [data] if self.raw_meta is None else [(self.raw_meta, self.zip_meta), data]
@@ -419,11 +415,18 @@ _INDEX = TypeAdapter(_Index)
 
 
 def read_mds_index(folder: Path) -> tuple[MdsShard, ...]:
-    """Return the shards of a folder, in their order.
+    """Return the shards of a folder, in order.
 
-    Raise `DatasetNotFoundError` if there is no index, `DatasetError` if it is not one
-    of shards of version 2 or lists a file twice, `EmptyDatasetError` if the shards hold
-    no sample.
+    Args:
+        folder: The folder with `index.json`.
+
+    Returns:
+        The shards.
+
+    Raises:
+        DatasetNotFoundError: If there is no index.
+        DatasetError: If the index is invalid, not of version 2, or lists a file twice.
+        EmptyDatasetError: If the shards have no samples.
     """
     path = folder / INDEX
     index = read_document(path, _INDEX)
@@ -448,11 +451,21 @@ def read_mds_index(folder: Path) -> tuple[MdsShard, ...]:
 def unpacked(
     packed: bytes, compression: str | None, size: int, path: str
 ) -> memoryview:
-    """Return the `size` bytes that `packed` holds.
+    """Decompress bytes, using no more memory than for `size` bytes.
 
-    No more memory than for these is used, whatever the file would unpack to. Raise
-    `ShardError` for another size, damaged bytes and a compression that is not known,
-    `ConfigError` if the package for it is not installed.
+    Args:
+        packed: The compressed bytes.
+        compression: Name of the algorithm in the index.
+        size: Size of the result.
+        path: Name of the file in errors.
+
+    Returns:
+        The decompressed bytes.
+
+    Raises:
+        ShardError: If the bytes are damaged, have another size, or the algorithm is
+            unknown.
+        ConfigError: If the package for the algorithm is not installed.
     """
     algorithm = str(compression).partition(":")[0]
     if algorithm not in _UNPACKERS:
@@ -482,9 +495,7 @@ def unpacked(
 
 
 def new_hash(algorithm: str) -> Any:
-    """Return an object of this algorithm with `update` and `hexdigest`: of hashlib or
-    xxhash. Raise `ConfigError` if neither knows it.
-    """
+    """Return a new hash object of hashlib or xxhash; `ConfigError` if unknown."""
     if algorithm in hashlib.algorithms_available and not algorithm.startswith("shake_"):
         return hashlib.new(algorithm, usedforsecurity=False)
     if algorithm in xxhash.algorithms_available:
@@ -496,30 +507,35 @@ def new_hash(algorithm: str) -> Any:
 
 
 class MdsSource(ShardedSource[dict[str, Any]]):
-    """The samples of a folder that MosaicML Streaming's writers wrote: MDS, JSON, CSV,
-    TSV or XSV shards, in subfolders too where `index.json` is a merged one.
+    """The samples of a folder written by MosaicML Streaming.
 
-    A sample is a new dict of its columns by name. Of MDS shards, columns of the
-    encodings jpeg, png and pil become Pillow images, loaded, those of jpeg_array and
-    list[...] lists of them. ndarray columns become writable arrays, the others Python's
-    or numpy's scalars, str, bytes and values of JSON. Pickles are refused, unless
-    `allow_pickles`: they can run any program.
+    Shards are MDS, JSON, CSV, TSV or XSV, in subfolders too if `index.json` is merged.
+    A sample is a new dict of its columns. In MDS shards, columns of the encodings jpeg,
+    png and pil become loaded Pillow images, those of jpeg_array and list[...] lists of
+    images. ndarray columns become writable arrays; others become Python or numpy
+    scalars, str, bytes and JSON values.
 
-    Opening reads `index.json` only. Shards are read where they lie. Of one that is
-    there only compressed, with br, bz2, gz, snappy or zstd (which needs
-    `energize[mds]`), the files are unpacked as a whole into memory, where those used
-    last are kept, up to 512 MiB in each process. So compressed shards should be read
-    nearly in order: unpack folders that are to be shuffled as a whole. A shard that is
-    there in both forms is read uncompressed.
+    Opening reads `index.json` only. Compressed shards (br, bz2, gz, snappy or zstd,
+    which need `energize[mds]`) are decompressed as a whole in memory, where each
+    process caches up to 512 MiB of them. So read them nearly in order, or decompress
+    folders that you shuffle as a whole. A shard in both forms is read uncompressed.
 
-    With `validate_hash`, the name of an algorithm that the writer was given in
-    `hashes`, each process compares every file with its hash before it reads a sample of
-    it.
+    Reading raises `ShardError` if a shard is missing or contradicts the index in size,
+    samples or columns; a single damaged sample is a `Failed` with a `DecodeError`.
 
-    Raise `DatasetNotFoundError`, `DatasetError` or `EmptyDatasetError` when it is made.
-    Reading raises `ShardError` if a shard is missing or not as the index says, in its
-    size, its samples and its columns, of which each shard has a list of its own; a
-    single damaged sample is a `Failed` with a `DecodeError`.
+    Args:
+        path: The folder.
+        split: Name of a subfolder; empty for the folder itself.
+        validate_hash: Algorithm, one of the writer's `hashes`: each process then
+            verifies every file before its first sample. None to verify nothing.
+        allow_pickles: Whether to decode pickles, which can run any program.
+        seed: Seed of the order.
+        occurrence: Distinguishes several uses of the same folder.
+
+    Raises:
+        DatasetNotFoundError: If the folder has no index.
+        DatasetError: If the index is invalid.
+        EmptyDatasetError: If the shards have no samples.
     """
 
     order_name = "MdsSource"
@@ -616,7 +632,7 @@ class MdsSource(ShardedSource[dict[str, Any]]):
     def _offsets(
         self, entry: MdsShard, numbers: Sequence[int]
     ) -> tuple[list[int], list[int]]:
-        """Return where samples start and end."""
+        """Return start and end of samples in their file."""
         part = entry.parts[0]
         at = [4 * (number + 1) for number in numbers]
         if self._files.remote and part[1] is None:
@@ -656,9 +672,7 @@ class MdsSource(ShardedSource[dict[str, Any]]):
             return Failed(reason, location)
 
     def _compare(self, shard: MdsShard) -> None:
-        """Compare what a shard says of itself with the index: its samples, and its
-        columns in the copy of its entry that it begins with.
-        """
+        """Compare the header of a shard with the index: its samples and its columns."""
         part = shard.parts[0]
         path = self._path(part[0])
         head = next(self._ranges(shard, part, [0], [8]))
@@ -683,9 +697,7 @@ class MdsSource(ShardedSource[dict[str, Any]]):
     def _ranges(
         self, shard: MdsShard, part: MdsPart, starts: list[int], stops: list[int]
     ) -> Iterator[bytes]:
-        """Return the bytes of a file of a shard: of where it lies, or of what is
-        unpacked in memory.
-        """
+        """Return bytes of a file of a shard, on disk or decompressed in memory."""
         raw, packed = part
         path = self._path(raw)
         if packed is None or (
@@ -705,9 +717,7 @@ class MdsSource(ShardedSource[dict[str, Any]]):
         )
 
     def _check(self, file: MdsFile) -> None:
-        """Raise `ShardError` unless a file has the size and the hash that the index
-        says.
-        """
+        """Raise `ShardError` unless a file has the size and the hash of the index."""
         path = self._path(file)
         if path in self._looked_at:
             return
@@ -740,7 +750,7 @@ class MdsSource(ShardedSource[dict[str, Any]]):
 
     @cached_property
     def _decoders(self) -> list[DecodeSample]:
-        """Those of each shard; shards of one folder may have different columns."""
+        """The decoder of each shard; columns may differ between shards."""
         shown = [str(shard.layout) for shard in self.entries]
         different = {
             text: shard.layout for text, shard in zip(shown, self.entries, strict=True)
@@ -757,21 +767,17 @@ class MdsSource(ShardedSource[dict[str, Any]]):
 
     @cached_property
     def _unpacked(self) -> Recent[str, memoryview]:
-        """Shards that are compressed, and in object storage tables of offsets of
-        others.
-        """
+        """Decompressed shards; for object storage, also tables of offsets."""
         return Recent(_UNPACKED_BYTES, len)
 
     @cached_property
     def _looked_at(self) -> set[str | int]:
-        """The files, and the shards, that were compared with the index."""
+        """Files and shards that were already compared with the index."""
         return set()
 
 
 class MdsFiles(MdsSource):
-    """The same samples, in which images are the bytes of files where they were written
-    as files.
-    """
+    """The same samples, but with image files as undecoded bytes."""
 
     order_name = "MdsFiles"
 

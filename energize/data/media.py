@@ -237,9 +237,9 @@ _SPARK_KEYS = frozenset({"height", "width", "nChannels", "mode", "data"})
 
 
 def media_name(value: Any) -> str | None:
-    """Return the file name that a table value holds; None if it holds the bytes.
+    """Return the file name that a table value holds; None if it holds bytes.
 
-    A value is a text, or a struct whose `bytes` are null. Names may be URLs.
+    A value is a text, or a struct with null `bytes`. Names may be URLs.
 
     >>> (
     ...     media_name({"bytes": None, "path": "a.jpg"}),
@@ -351,7 +351,7 @@ def _decoded(text: str | bytes) -> bytes:
 
 
 def _spark_image(struct: Mapping[str, Any]) -> PIL.Image.Image:
-    """Decode Spark's image struct, whose channels are in the order blue, green, red."""
+    """Decode Spark's image struct; its channels are blue, green, red."""
     height = struct["height"]
     width = struct["width"]
     data = struct["data"]

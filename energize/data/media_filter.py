@@ -1,4 +1,4 @@
-"""Which files are media, and their metadata."""
+"""Detecting media files, and reading their metadata."""
 
 from __future__ import annotations
 
@@ -25,29 +25,34 @@ from energize.errors import ConfigError, DecodeError, EnergizeError
 
 
 class MediaFilterStrategy(StrEnum):
-    """How files that are images, videos or sounds are told from others."""
+    """How to detect images, videos and sounds."""
 
     EXTENSION = "EXTENSION"
-    """By the end of the name."""
+    """By extension."""
     HEADER = "HEADER"
-    """By the first bytes; by the name if these tell nothing."""
+    """By first bytes, or by extension if these are ambiguous."""
     GLOB = "GLOB"
-    """By patterns that the whole name matches; the kind, by the name or the first
-    bytes."""
+    """By patterns on the whole name; the kind by extension or first bytes."""
 
 
 @dataclass(frozen=True)
 class MediaFilterConfig:
-    """Which files are media. `patterns` are those of the strategy GLOB, such as
-    `*.jpg`.
+    """Selects media files by extension, first bytes or patterns.
 
-    In patterns `*` stands for any text, slashes too; upper and lower case are alike.
-    Raise `ConfigError` for GLOB without patterns, and for patterns without GLOB.
+    In patterns, `*` matches any text including slashes; case is ignored.
 
-    >>> MediaFilterConfig(MediaFilterStrategy.GLOB, ["*.jpg"]).should_consider_media(
-    ...     "a/1.JPG"
-    ... )
-    True
+    Args:
+        strategy: How to detect media.
+        patterns: Patterns for the strategy GLOB, such as `*.jpg`.
+
+    Raises:
+        ConfigError: If patterns are missing for GLOB, or set for another strategy.
+
+    Example:
+        >>> MediaFilterConfig(
+        ...     MediaFilterStrategy.GLOB, ["*.jpg"]
+        ... ).should_consider_media("a/1.JPG")
+        True
     """
 
     strategy: MediaFilterStrategy
@@ -64,13 +69,22 @@ class MediaFilterConfig:
     def parse(
         cls, glob: str | None = None, header: bool = False, extension: bool = False
     ) -> MediaFilterConfig:
-        """Return the filter for one of three options; `glob` may be patterns with
-        commas.
+        """Return the filter of exactly one of three options.
 
-        Raise `ConfigError` unless exactly one is given.
+        Args:
+            glob: Patterns, separated by commas.
+            header: Whether to detect media by first bytes.
+            extension: Whether to detect media by extension.
 
-        >>> MediaFilterConfig.parse("*.jpg,*.png").patterns
-        ['*.jpg', '*.png']
+        Returns:
+            The filter.
+
+        Raises:
+            ConfigError: Unless exactly one option is set.
+
+        Example:
+            >>> MediaFilterConfig.parse("*.jpg,*.png").patterns
+            ['*.jpg', '*.png']
         """
         if sum(map(bool, (glob, header, extension))) != 1:
             raise ConfigError(
@@ -87,7 +101,7 @@ class MediaFilterConfig:
         )
 
     def should_consider_all(self) -> bool:
-        """Return whether names tell nothing, so that every file is looked into."""
+        """Return whether every file has to be opened, because names do not matter."""
         return self.strategy == MediaFilterStrategy.HEADER
 
     def should_consider_media(self, name: str) -> bool:
@@ -103,12 +117,18 @@ class MediaFilterConfig:
         source: bytes | str | os.PathLike[str] | BinaryIO,
         filename: str | None = None,
     ) -> MediaMetadataBase | None:
-        """Return the metadata of a file: its path, or its bytes or an open file and a
-        `filename`.
+        """Return the metadata of a file; None if the filter excludes it.
 
-        None for files that the filter leaves out. Raise `DecodeError` for media that
-        are damaged or of an unknown format, `ConfigError` if PyAV is needed and
-        missing.
+        Args:
+            source: A path, or bytes or an open file.
+            filename: Name of the file; required unless `source` is a path.
+
+        Returns:
+            The metadata.
+
+        Raises:
+            DecodeError: If the file is damaged or of an unknown format.
+            ConfigError: If PyAV is needed and not installed.
         """
         if isinstance(source, str | os.PathLike):
             path = os.fspath(source)
@@ -144,10 +164,10 @@ class MediaFilterConfig:
 
 
 def image_metadata(stream: BinaryIO, name: str) -> ImageMetadata:
-    """Return size, format and mode of an image, after decoding all of it to find
-    damage.
+    """Decode an image completely, and return its size, format and mode.
 
-    Raise `DecodeError` naming the file.
+    Raises:
+        DecodeError: If the image is damaged.
     """
     try:
         with open_image(stream) as image:

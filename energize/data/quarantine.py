@@ -1,4 +1,4 @@
-"""Files that list failed samples, as `energize.core.quarantine` describes them."""
+"""Files that list failed samples; `energize.core.quarantine` describes the format."""
 
 from __future__ import annotations
 
@@ -32,11 +32,12 @@ def files_of(path: str) -> list[Path]:
 
 
 def read_entries(file: Path) -> tuple[list[Entry], int]:
-    """Return the entries of a file, and how many bytes at its end are half a line;
-    `ConfigError` naming file and line for what is none.
+    """Return the entries of a file, and the size of an incomplete last line.
 
-    A last line without its end may be the half of one, of a machine that stopped while
-    it was written: if it is, it is passed over with a warning.
+    Skips an incomplete last line, as an interrupted machine leaves it, with a warning.
+
+    Raises:
+        ConfigError: If an entry is invalid; the message has file and line.
     """
     try:
         *lines, last = read_file(file, "JSON_BYTES").decode("utf-8").split("\n")
@@ -58,7 +59,7 @@ def read_entries(file: Path) -> tuple[list[Entry], int]:
 
 
 def _is_half(line: str) -> bool:
-    """Return whether it begins as an entry and stops before its end."""
+    """Return whether a line starts like an entry and is incomplete."""
     if not line or not (line.startswith(LINE_START) or LINE_START.startswith(line)):
         return False
     try:

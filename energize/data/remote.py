@@ -1,7 +1,6 @@
-"""Folders and files in object storage: their paths, which are URLs, and what reads
-them.
+"""Folders and files in object storage: `RemotePath` and `RemoteFiles`.
 
-Nothing is known of a store here but what `energize.data.fetching` asks of it.
+All access goes through `energize.data.fetching`.
 """
 
 from __future__ import annotations
@@ -34,9 +33,7 @@ _PIECE = 8 * 1024 * 1024
 
 
 def remote_path(url: str) -> Path:
-    """Return what has the methods of a `Path` for a URL; raise `ConfigError` as
-    `path_of`.
-    """
+    """Return the `RemotePath` of a URL; raises `ConfigError` as `path_of`."""
     if shown(url) != url or ("#" in url and url.startswith("http")):
         raise ConfigError(
             f"{shown(url)}{'?...' * ('?' in url)} is not read: a name, a password or "
@@ -52,11 +49,9 @@ def remote_path(url: str) -> Path:
 
 @dataclass(frozen=True, order=True)
 class RemotePath(os.PathLike[str]):
-    """The URL of a file or folder, with those methods of `Path` that readers and
-    writers use.
+    """URL of a file or folder, with the methods of `Path` that are used here.
 
-    A folder is there when something is below it. `..` is taken out when paths are
-    joined.
+    A folder exists if any object is below it. Joining resolves `..`.
     """
 
     _root: str
@@ -92,9 +87,7 @@ class RemotePath(os.PathLike[str]):
     resolve = absolute
 
     def relative_to(self, other: AnyPath) -> PurePosixPath:
-        """Return the path from `other` to here; raise ValueError if it is not below
-        it.
-        """
+        """Return the path relative to `other`; ValueError if it is not below."""
         return PurePosixPath(str(self)).relative_to(str(other))
 
     def is_relative_to(self, other: AnyPath) -> bool:
@@ -116,9 +109,7 @@ class RemotePath(os.PathLike[str]):
         return self.is_file() or self.is_dir()
 
     def stat(self) -> Any:
-        """Return the size, a mode that says whether it is a file, and its ETag for a
-        time.
-        """
+        """Return size, a mode for file or folder, and the ETag as modification time."""
         try:
             mode = stat.S_IFREG | 0o644
             (size, tag) = fetching.stat(str(self))
@@ -134,9 +125,7 @@ class RemotePath(os.PathLike[str]):
         return (self / name for name, _ in fetching.listing(str(self)))
 
     def glob(self, pattern: str) -> Iterator[Path]:
-        """Yield the files below whose path from here fits a pattern, in which `**/` is
-        any folders or none.
-        """
+        """Yield the files below that match a pattern; `**/` matches any folders."""
         deep = "/" in pattern or "**" in pattern
         for name, size in fetching.listing(str(self), recursive=deep):
             fits = fnmatchcase(name, pattern.replace("**/", "*"))
@@ -154,7 +143,7 @@ class RemotePath(os.PathLike[str]):
         return BufferedReader(FileStream(files(), str(self)), _PIECE)
 
     def write_bytes(self, data: bytes | Path) -> None:
-        """Make an object of these bytes, or of those of a file of this machine."""
+        """Write an object from bytes or from a local file."""
         fetching.write(str(self), data)
         files().forget(str(self))
 
@@ -163,16 +152,16 @@ class RemotePath(os.PathLike[str]):
             fetching.delete(str(self))
 
     def mkdir(self, *args: Any, **options: Any) -> None:
-        """Do nothing: a folder of a store is there when something is in it."""
+        """Do nothing: stores have no empty folders."""
 
     chmod = rmdir = mkdir
 
 
 class RemoteFiles(Files):
-    """Files of stores, with the methods of `Files`.
+    """Files of object storage.
 
-    What a URL stands for is known by its ETag from when it was first asked for; another
-    one is a `ShardError`. Small files are read whole, ranges go through the node cache.
+    The ETag identifies an object from its first use; a changed object raises
+    `ShardError`. Small files are read whole, ranges through the node cache.
     """
 
     remote = True
@@ -197,9 +186,7 @@ class RemoteFiles(Files):
         self._stats.pop(path, None)
 
     def whole(self, path: str, most: str | None = None) -> bytes:
-        """Return all bytes of a file; raise OSError if it is larger than the limit
-        `most`.
-        """
+        """Return the bytes of a file; OSError if it exceeds the limit `most`."""
         if most is not None and self.size(path) > getattr(limits, most):
             raise OSError(errno.EFBIG, limits.over(most, self.size(path)), path)
         return self.read(path)
@@ -231,7 +218,7 @@ class RemoteFiles(Files):
 
 @cache
 def _copy(path: str, tag: str) -> str:
-    """Return a copy, which goes with the process."""
+    """Return a local copy, which is removed with the process."""
     number, copy = tempfile.mkstemp(prefix="energize-")
     # Not by what this process has forked.
     Finalize(None, Path(copy).unlink, kwargs={"missing_ok": True}, exitpriority=0)
@@ -242,5 +229,5 @@ def _copy(path: str, tag: str) -> str:
 
 @cache
 def files() -> RemoteFiles:
-    """Return what reads the files of all stores in this process."""
+    """Return the `RemoteFiles` of this process."""
     return RemoteFiles()

@@ -1,5 +1,7 @@
-"""Sources whose samples have fields, and the rows of JSON and Parquet files, read at
-random.
+"""Sources of rows with fields: JSON, Parquet and Arrow files with random access.
+
+`FieldSource` derives columns from fields; `RowFiles` is the base of sources of several
+files.
 """
 
 from __future__ import annotations
@@ -83,14 +85,12 @@ _BAD_BYTES = (OSError, ValueError, LookupError, TypeError, NotImplementedError)
 
 
 class FieldSource(Source[T_co]):
-    """A source whose samples have fields: each that holds numbers or words is a
-    column.
-    """
+    """A source of samples with fields; fields of numbers or words are columns."""
 
     order_name = "FieldSource"
 
     def _parsed(self, first: int, stop: int) -> Sequence[Any]:
-        """Return the rows from `first` to before `stop`, or why one has none."""
+        """Return the rows from `first` to before `stop`; `Failed` for invalid ones."""
         return self.read(np.arange(first, stop, dtype=np.int64))
 
     def _rows(self) -> Iterator[Row]:
@@ -108,7 +108,7 @@ class FieldSource(Source[T_co]):
         return tuple(next(self._rows(), {}))
 
     def column_values(self, name: str) -> Iterable[Any]:
-        """Return what each row has for a key; None where it has not."""
+        """Return the value of each row at a key; None if it lacks the key."""
         return (row.get(name) for row in self._rows())
 
     def _column(self, name: str) -> Column:
@@ -125,11 +125,18 @@ class FieldSource(Source[T_co]):
 
 
 def data_files(files: DataFiles, owner: str) -> tuple[Path, ...]:
-    """Return the files meant by paths and patterns: in the order given, those of a
-    pattern by name.
+    """Return the files of paths and patterns, in order; matches are sorted by name.
 
-    Raise `DatasetNotFoundError` for a path or pattern without a file, `ConfigError` for
-    none.
+    Args:
+        files: A path, a pattern, or a list of them.
+        owner: Name of the caller in errors.
+
+    Returns:
+        The paths.
+
+    Raises:
+        DatasetNotFoundError: If a path or pattern matches no file.
+        ConfigError: If `files` is empty or invalid.
     """
     is_single = isinstance(files, str | os.PathLike) or not isinstance(files, Sequence)
     listed: list[Any] = [files] if is_single else list(files)  # type: ignore[arg-type]
@@ -165,9 +172,7 @@ def _matching(pattern: str, owner: str) -> list[Path]:
 
 
 def parsed_row(text: bytes, location: str) -> Row | Failed:
-    """Return the object that a text of JSON is; a `Failed` with a `DataError` for
-    anything else.
-    """
+    """Parse a JSON object; return a `Failed` with a `DataError` for anything else."""
     try:
         value = load_json(text, unique=True)
     except (DataError, ValueError, RecursionError) as error:
@@ -178,11 +183,10 @@ def parsed_row(text: bytes, location: str) -> Row | Failed:
 
 
 class RowFiles(FieldSource[Row], ShardedSource[Row]):
-    """Rows of files, one file after another.
+    """The rows of several files, one file after another.
 
-    Subclasses give `counts` and `read_shard`. The identity, and with it every order,
-    depends on the name, the files' names and the number of rows, not on the folder they
-    lie in.
+    Subclasses implement `counts` and `read_shard`. The identity, which keys the order,
+    depends on the name, the file names and the number of rows, not on the folder.
     """
 
     order_name = "RowFiles"
@@ -230,23 +234,34 @@ class RowFiles(FieldSource[Row], ShardedSource[Row]):
 
 
 class JsonSource(RowFiles):
-    """The rows of JSON files: one object per line, or a file that is one array of
-    objects; or of a `.json` one object, which is a row, or has such an array as `data`,
-    `samples` or `rows`.
+    """The rows of JSON files.
 
-    `files` is a path, a pattern, or a list of them. Opening passes over the files once
-    to find the lines, and keeps 24 bytes for each; a row is then read alone. Blank
-    lines are left out. A file that is one value is parsed whole, and kept as lines.
+    A file has one object per line, or is an array of objects. A `.json` file may also
+    be one object, which is a row or has such an array as `data`, `samples` or `rows`.
+    Opening scans the files once for lines, and stores 24 bytes per line; rows are then
+    read individually. Blank lines are skipped. Files that are one value are parsed
+    completely, and stored as lines.
 
-    Raise `DatasetNotFoundError` for a path without a file, and `ShardError` for a file
-    that is compressed, an array that is not JSON, or another value than an array or an
-    object. A line that is not an object is a `Failed` with a `DataError`.
+    A line that is not an object is a `Failed` with a `DataError`.
 
-    >>> import pathlib, tempfile
-    >>> path = pathlib.Path(tempfile.mkdtemp(), "letters.jsonl")
-    >>> _ = path.write_text('{"text": "a"}' + chr(10) + '{"text": "b"}' + chr(10))
-    >>> list(JsonSource(path))
-    [{'text': 'a'}, {'text': 'b'}]
+    Args:
+        files: A path, a pattern, or a list of them.
+        name: Name in reports, which also keys the order. Defaults to the name of the
+            first file.
+        seed: Seed of the order.
+        occurrence: Distinguishes several uses of the same files.
+
+    Raises:
+        DatasetNotFoundError: If a path or pattern matches no file.
+        ShardError: If a file is compressed, is not JSON, or is neither an array nor an
+            object.
+
+    Example:
+        >>> import pathlib, tempfile
+        >>> path = pathlib.Path(tempfile.mkdtemp(), "letters.jsonl")
+        >>> _ = path.write_text('{"text": "a"}' + chr(10) + '{"text": "b"}' + chr(10))
+        >>> list(JsonSource(path))
+        [{'text': 'a'}, {'text': 'b'}]
     """
 
     order_name = "JsonSource"
@@ -258,9 +273,7 @@ class JsonSource(RowFiles):
     @cached_property
     @convert_os_errors
     def _lines(self) -> list[Int64Array | list[bytes]]:
-        """Of each file the first byte of each line, the byte after it and its number,
-        counted from 1; or its lines.
-        """
+        """Per file: start, end and number (from 1) of each line; or its lines."""
         return [self._looked_through(str(path)) for path in self.files]
 
     def _looked_through(self, path: str) -> Int64Array | list[bytes]:
@@ -338,22 +351,30 @@ class JsonSource(RowFiles):
 class ParquetSource(RowFiles):
     """The rows of Parquet files as dicts of Python values.
 
-    `files` is a path, a pattern, or a list of them; `columns` limits what is read.
-    Opening reads the footers only. Pages that were written with checksums are compared
-    with them. A row group is read and decoded as a whole, and kept until 256 MiB of
-    later ones have pushed it out; so visit neighbours together: `ShuffleDataset` with a
-    `shuffle_buffer_size` does, a full permutation of a large file reads a row group for
-    each row.
+    Opening reads the footers only. Page checksums are verified if the file has them.
+    Row groups are read and decoded as a whole; the last 256 MiB are cached. So read
+    neighbours together: `ShuffleDataset` with a `shuffle_buffer_size` does, but a full
+    permutation of a large file reads a row group per row.
 
-    Raise `DatasetNotFoundError` for a path without a file, `ShardError` for a file that
-    is not Parquet, `ConfigError` for a column that is not in all files, and if pyarrow
-    is missing.
+    Args:
+        files: A path, a pattern, or a list of them.
+        columns: Columns to read; None for all.
+        name: Name in reports, which also keys the order. Defaults to the name of the
+            first file.
+        seed: Seed of the order.
+        occurrence: Distinguishes several uses of the same files.
 
-    >>> import tempfile, pyarrow, pyarrow.parquet
-    >>> path = tempfile.mkdtemp() + "/letters.parquet"
-    >>> pyarrow.parquet.write_table(pyarrow.table({"text": ["a", "b", "c"]}), path)
-    >>> list(ParquetSource(path))
-    [{'text': 'a'}, {'text': 'b'}, {'text': 'c'}]
+    Raises:
+        DatasetNotFoundError: If a path or pattern matches no file.
+        ShardError: If a file is not Parquet.
+        ConfigError: If a file lacks one of `columns`, or pyarrow is not installed.
+
+    Example:
+        >>> import tempfile, pyarrow, pyarrow.parquet
+        >>> path = tempfile.mkdtemp() + "/letters.parquet"
+        >>> pyarrow.parquet.write_table(pyarrow.table({"text": ["a", "b", "c"]}), path)
+        >>> list(ParquetSource(path))
+        [{'text': 'a'}, {'text': 'b'}, {'text': 'c'}]
     """
 
     order_name = "ParquetSource"
@@ -389,12 +410,12 @@ class ParquetSource(RowFiles):
 
     @cached_property
     def _groups(self) -> list[list[int]]:
-        """Of each file the rows in each of its row groups."""
+        """Per file: rows of each row group."""
         return [rows for _, rows in self._footers]
 
     @cached_property
     def _footers(self) -> list[tuple[Any, list[int]]]:
-        """Of each file the schema, and the rows in each of its row groups."""
+        """Per file: schema, and rows of each row group."""
         footers = list[tuple[Any, list[int]]]()
         for shard in self.shards[1:]:
             self._files.plan(shard, [-_FOOTER], [0])
@@ -419,17 +440,17 @@ class ParquetSource(RowFiles):
 
     @cached_property
     def column_names(self) -> tuple[str, ...]:
-        """The columns of all files, read or not."""
+        """The columns that all files have, read or not."""
         first, *further = (schema.names for schema in self.schemas)
         return tuple(name for name in first if all(name in names for names in further))
 
     @property
     def schemas(self) -> list[Any]:
-        """What Arrow knows of the columns of each file."""
+        """Arrow schema of each file."""
         return [schema for schema, _ in self._footers]
 
     def column_values(self, name: str) -> list[Any]:
-        """The column alone is read."""
+        """Read the column alone."""
         values: list[Any] = []
         for path in self.files:
             with self._opened(path) as file, _reading(path, f"column {name}: "):
@@ -441,7 +462,7 @@ class ParquetSource(RowFiles):
         return values
 
     def expect(self, indices: Int64Array) -> int:
-        """Row groups that the samples before these are in, too, were asked for then."""
+        """Skip row groups that earlier samples have already requested."""
         if not len(indices):
             return super().expect(indices)
         groups = set(
@@ -456,7 +477,7 @@ class ParquetSource(RowFiles):
 
     @cached_property
     def _starts(self) -> Int64Array:
-        """The first sample of each row group, as they are numbered in all shards."""
+        """First sample of each row group, numbered over all shards."""
         rows = np.array(
             [0, *(rows for file in self._groups for rows in file)], dtype=np.int64
         )
@@ -474,9 +495,7 @@ class ParquetSource(RowFiles):
         return [(path, *chunks[group]) for group in groups if chunks[group][0]]
 
     def _chunks_of(self, shard: int) -> list[tuple[list[int], list[int]]]:
-        """Return where the columns that are read begin and end in each row group, those
-        that touch as one.
-        """
+        """Return the byte ranges of the read columns per row group, merged."""
         with self._opened(self.files[shard]) as file:
             metadata = file.metadata
             chunks = []
@@ -542,12 +561,22 @@ class ParquetSource(RowFiles):
 
 
 class ArrowSource(RowFiles):
-    """The rows of files of Arrow, as `save_to_disk` of Hugging Face's datasets writes
-    them: streams of record batches. They are mapped into memory, so that opening reads
-    no row.
+    """The rows of Arrow stream files.
 
-    Raise `DatasetNotFoundError` for a path without a file, `ShardError` for a file that
-    is no such stream, and `ConfigError` if pyarrow is missing.
+    `save_to_disk` of Hugging Face datasets writes such files. They are memory-mapped,
+    so opening reads no row.
+
+    Args:
+        files: A path, a pattern, or a list of them.
+        name: Name in reports, which also keys the order. Defaults to the name of the
+            first file.
+        seed: Seed of the order.
+        occurrence: Distinguishes several uses of the same files.
+
+    Raises:
+        DatasetNotFoundError: If a path or pattern matches no file.
+        ShardError: If a file is not an Arrow stream.
+        ConfigError: If pyarrow is not installed.
     """
 
     order_name = "ArrowSource"
@@ -558,7 +587,7 @@ class ArrowSource(RowFiles):
 
     @property
     def schemas(self) -> list[Any]:
-        """What Arrow knows of the columns of each file."""
+        """Arrow schema of each file."""
         return [table.schema for table in self._tables]
 
     def column_values(self, name: str) -> list[Any]:
@@ -593,9 +622,7 @@ class ArrowSource(RowFiles):
         return tables
 
     def _check_end(self, path: str) -> None:
-        """Log a warning if a stream has no end mark: its writer may have been
-        interrupted.
-        """
+        """Warn if a stream has no end mark: its writer may have been interrupted."""
         size = self._files.size(path)
         start = self._files.read(path, 0, 4)
         end = self._files.read(path, size - len(_STREAM_END), size)
@@ -610,7 +637,7 @@ class ArrowSource(RowFiles):
 
 
 def _rows_of(table: Any, numbers: Sequence[int]) -> list[Row]:
-    """Return rows of a table of Arrow as dicts; maps are dicts too."""
+    """Return rows of an Arrow table as dicts; maps become dicts, too."""
     try:
         rows = table.take(numbers)
     except NotImplementedError:  # views of texts and bytes cannot be taken

@@ -1,4 +1,8 @@
-"""Which samples a value of a column names: a word, a number, or a range of numbers."""
+"""Selecting samples by the value of a column, and naming sources and inputs.
+
+`selections` checks the values of a mix by property; `PropertySource` is a source with
+the samples of one value. `source_labels` makes names that are unique in a mix.
+"""
 
 from __future__ import annotations
 
@@ -30,13 +34,14 @@ from energize.errors import (
 )
 
 PropertyValue: TypeAlias = str | int | float
-"""A word, a number, or a range of numbers as text: "0..0.5" is from 0 to below 0.5, and
-either end may be left out.
+"""A word, a number, or a range of numbers as text.
+
+"0..0.5" includes 0 and excludes 0.5; either end is optional.
 """
 
 NO_VALUE = "(no value)"
 OTHERS = "other"
-"""What the samples are called that none of several values names."""
+"""Name of the group of samples that match none of the listed values."""
 
 _NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
 _RANGE = re.compile(rf"\s*({_NUMBER})?\s*\.\.\s*({_NUMBER})?\s*")
@@ -46,8 +51,12 @@ _SOURCES_SHOWN = 3
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The samples for which the column `by` has a value; or, with `other_than`, those
-    that none of these values names.
+    """The samples with a value in the column `by`.
+
+    Attributes:
+        by: The column.
+        value: The value.
+        other_than: If set, selects the samples that match none of these values instead.
     """
 
     by: str
@@ -66,7 +75,7 @@ class Selection:
 
     @property
     def name(self) -> str:
-        """What the samples are called: by their value."""
+        """Name of the group of samples, after its value."""
         return OTHERS if self.value is None else _text(self.value)
 
     def rows(self, column: Column) -> Int64Array:
@@ -84,12 +93,22 @@ def selections(
     *,
     other: bool,
 ) -> list[Selection]:
-    """Return the samples of each value, and last the others, if there are any and
-    `other` says so.
+    """Return a selection per value, and one for the remaining samples.
 
-    Raises `ColumnError` for a source without the column, one that has words where
-    another one has numbers, values that no sample has, values of samples that are not
-    named without `other`, and values that have a sample in common.
+    Args:
+        sources: The sources.
+        by: The column.
+        values: The values with weights.
+        other: Whether remaining samples are allowed; their selection comes last.
+
+    Returns:
+        The selections; without one for remaining samples if there are none.
+
+    Raises:
+        ColumnError: If a source lacks the column, the column has words in one source
+            and numbers in another, a value matches no sample, values overlap, or
+            samples remain and `other` is False.
+        WeightError: If `values` is empty.
     """
     columns = [source.column(by) for source in sources]
     _check_types(sources, columns, by)
@@ -142,7 +161,7 @@ def _check_types(
 
 
 def _owners(column: Column, named: Sequence[Selection]) -> Int64Array:
-    """For each sample which of the selections has it, -1 for none."""
+    """Return the number of the selection of each sample, -1 for none."""
     names = [selection.name for selection in named]
     for name in names:
         if names.count(name) > 1:
@@ -172,13 +191,22 @@ def _text(value: PropertyValue) -> str:
 
 
 def chosen(column: Column, value: PropertyValue) -> BoolArray:
-    """For each sample of a column whether `value` names it.
+    """Return a mask of the samples of a column that `value` matches.
 
-    Raises `ColumnError` for a text that is neither a number nor a range, where the
-    column has numbers, and for a number where it has words.
+    Args:
+        column: The column.
+        value: The value or range.
 
-    >>> chosen(Column.of([0.2, 0.5, 0.9], "score"), "0.5..").tolist()
-    [False, True, True]
+    Returns:
+        bool (n,).
+
+    Raises:
+        ColumnError: If the column has numbers and `value` is a text that is neither a
+            number nor a range, or the column has words and `value` is a number.
+
+    Example:
+        >>> chosen(Column.of([0.2, 0.5, 0.9], "score"), "0.5..").tolist()
+        [False, True, True]
     """
     if column.categories is not None:
         word = _text(value)
@@ -195,9 +223,7 @@ def chosen(column: Column, value: PropertyValue) -> BoolArray:
 
 
 def counts_text(columns: Sequence[Column]) -> str:
-    """Return the values of columns with their counts, the most frequent first, for
-    messages.
-    """
+    """Return the values of columns with counts, most frequent first, for messages."""
     counts: Counter[str] = Counter()
     for column in columns:
         values, times = np.unique(column.values, return_counts=True)
@@ -209,7 +235,7 @@ def counts_text(columns: Sequence[Column]) -> str:
 
 
 def similar(columns: Sequence[Column], value: PropertyValue) -> str:
-    """Return what else may have been meant by a value, for messages."""
+    """Return a hint with the value that was probably intended, for messages."""
     words = {word for column in columns for word in column.categories or ()}
     return nearest(str(value), sorted(words))
 
@@ -221,7 +247,7 @@ def _shown(column: Column, value: Any) -> str:
 
 
 def _bounds(text: str) -> tuple[float, float]:
-    """Return the least number that is meant, and the first one that is not any more."""
+    """Return the lower bound, inclusive, and the upper bound, exclusive."""
     match = _RANGE.fullmatch(text)
     if match and match[0].strip() != "..":
         least, most = (float(bound) if bound else None for bound in match.groups())
@@ -245,27 +271,30 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class PropertySource(Source[T_co]):
-    """The samples of a source for which a column has one value, in the order of the
-    source.
+    """The samples of a source that a selection matches, in source order.
 
-    `selection` says which value, or that all samples are meant that none of several
-    values names. Their numbers are looked up once: 8 bytes for each. What stands for a
-    damaged sample is another one of the same value. The name is that of the source and
-    the value, "captions/high".
+    Their numbers are looked up once and take 8 bytes each. Substitutes have the same
+    value. The name is "source/value", such as "captions/high". The identity covers the
+    selected samples: measuring the column again makes another source if they change.
+    Seed and occurrence are those of the source.
 
-    Which samples they are is part of the identity: a column that was measured anew and
-    names others makes another source. Seed and occurrence are those of the source.
+    Args:
+        source: The source.
+        selection: The value of a column, or the samples that match none of several
+            values.
 
-    Raises `ColumnError` for a column that is not known, `EmptyDatasetError` for a value
-    that no sample has.
+    Raises:
+        ColumnError: If the source lacks the column.
+        EmptyDatasetError: If no sample matches.
 
-    >>> from energize import ListSource
-    >>> texts = ListSource(
-    ...     "abcd", name="texts", columns={"quality": ["low", "high", "low", "low"]}
-    ... )
-    >>> low = PropertySource(texts, Selection("quality", "low"))
-    >>> low.name, list(low)
-    ('texts/low', ['a', 'c', 'd'])
+    Example:
+        >>> from energize import ListSource
+        >>> texts = ListSource(
+        ...     "abcd", name="texts", columns={"quality": ["low", "high", "low", "low"]}
+        ... )
+        >>> low = PropertySource(texts, Selection("quality", "low"))
+        >>> low.name, list(low)
+        ('texts/low', ['a', 'c', 'd'])
     """
 
     order_name = "PropertySource"
@@ -297,11 +326,11 @@ class PropertySource(Source[T_co]):
 
     @cached_property
     def rows(self) -> Int64Array:
-        """The numbers of its samples in `source`, ascending."""
+        """Numbers of the selected samples in `source`, ascending."""
         return self.selection.rows(self.source.column(self.selection.by))
 
     def __getstate__(self) -> dict[str, Any]:
-        """With the numbers, which no other process has to look up again."""
+        """Include the numbers, so that other processes need no lookup."""
         return super().__getstate__() | {"rows": self.rows}
 
     @property
@@ -377,10 +406,10 @@ class PropertySource(Source[T_co]):
 
 
 def source_labels(sources: Sequence[SourceNode[Any]]) -> list[str]:
-    """Return a name for each source, in their order, no two alike.
+    """Return a unique name for each source, in order.
 
-    It is the label that a mix gave the source, else what `distinct_names` makes of its
-    path. If two mixes gave the same label to different paths, the path is used again.
+    Uses the label that a mix assigned, or else `distinct_names` of the paths. If two
+    mixes assigned a label to different paths, the path is used.
 
     >>> from energize import ListSource
     >>> source_labels([ListSource("a", name="x"), ListSource("b", name="x")])
@@ -430,16 +459,27 @@ def distinct_names(
     split_parts: Sequence[str],
     fixed: Sequence[str | None],
 ) -> list[str]:
-    """Return the given names, and different ones from all others for what has none.
+    """Return fixed names, and unique names from paths for the rest.
 
-    It is the last part of the place. For places that end alike it has as many parts
-    before that as tell them apart, for one place with several split parts the split
-    part in brackets, and if that is equal too, a number.
+    A name is the last component of the path. Paths with equal ends get as many more
+    components as needed; several splits of one path get the split in brackets; names
+    that are still equal get a number.
 
-    >>> distinct_names(
-    ...     [("a", "x"), ("b", "x"), ("c", "y")], ["", "", ""], [None, None, "first"]
-    ... )
-    ['a/x', 'b/x', 'first']
+    Args:
+        paths: Components of each path.
+        split_parts: Split of each path, empty without one.
+        fixed: Name of each path, None to make one.
+
+    Returns:
+        One name per path.
+
+    Example:
+        >>> distinct_names(
+        ...     [("a", "x"), ("b", "x"), ("c", "y")],
+        ...     ["", "", ""],
+        ...     [None, None, "first"],
+        ... )
+        ['a/x', 'b/x', 'first']
     """
     labels = _shortest(paths, {(name,) for name in fixed if name is not None})
     pairs = list(zip(labels, split_parts, strict=True))
@@ -463,9 +503,7 @@ def distinct_names(
 def _shortest(
     paths: Sequence[tuple[str, ...]], reserved: set[tuple[str, ...]]
 ) -> list[str]:
-    """For each place its shortest end that neither another place nor a name that is
-    taken has.
-    """
+    """Return the shortest end of each path that is unique and not reserved."""
     distinct = set(paths)
     counts = Counter([path[-1] for path in distinct])
     counts.update([name[-1] for name in reserved])

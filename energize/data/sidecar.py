@@ -595,7 +595,7 @@ class Sidecar:
 
 
 def _no_store(error: Exception, url: str, scheme: str) -> Exception:
-    """Return the error for a URL whose store cannot be opened."""
+    """Return the error for a failure to open the store of a URL."""
     location = f"{shown(url)}: {scheme}://"
     is_unknown = "rotocol not known" in str(error)
     extra = "remote" if scheme in _OBSTORE else scheme

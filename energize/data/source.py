@@ -181,13 +181,13 @@ class Source(IndexedDataset[T_co]):
     def expect(self, indices: Int64Array) -> int:
         """Start fetching samples that will be read soon, without waiting.
 
-        Also fetches earlier expected samples whose locations have become available.
+        Also fetches earlier expected samples if their locations have become available.
 
         Args:
             indices: int64 (n,), the samples.
 
         Returns:
-            Number of bytes whose locations are available.
+            Number of bytes with available locations.
         """
         return 0
 
@@ -608,9 +608,7 @@ class ShardedSource(Source[T_co]):
 
     @cached_property
     def _expected(self) -> tuple[set[int], list[Int64Array]]:
-        """Shards that were requested, and samples whose locations are not available
-        yet.
-        """
+        """Requested shards, and requested samples without a location so far."""
         return set(), []
 
     def _stored(self, indices: Int64Array) -> Int64Array:

@@ -1,5 +1,7 @@
-"""Stores of files by name: prepared folders of shards, plain folders, files of JSON
-lines.
+"""File stores: files by name in prepared folders, plain folders and JSON lines.
+
+`open_store` parses the references that `aux` in a metadataset uses. `ReadOnlyDatabase`
+reads `index.sqlite` safely from untrusted folders.
 """
 
 from __future__ import annotations
@@ -47,7 +49,7 @@ StorePath = str | os.PathLike[str]
 
 _FOLDER = "filesystem"
 _SHORT = 100
-"""Bytes of a name that the header right before a payload always holds."""
+"""Bytes of a name that the header right before a payload always contains."""
 NO_SUCH_FILE = (
     errno.EISDIR,
     errno.ELOOP,
@@ -65,9 +67,7 @@ WHERE sample_key = ? ORDER BY tar_file_id, content_byte_offset
 
 
 def index_of(folder: Path) -> Path:
-    """Return the database of a prepared folder; raise `NotPreparedError` where it has
-    none.
-    """
+    """Return the `index.sqlite` of a prepared folder, or raise `NotPreparedError`."""
     file = folder / META_FOLDER / SQLITE_NAME
     if not file.is_file():
         raise NotPreparedError(
@@ -79,7 +79,7 @@ def index_of(folder: Path) -> Path:
 
 
 class _PathStore(FileStore[bytes]):
-    """A store at a path: equal to others there, and pickled as the path."""
+    """A store at a path; compared and pickled by the path."""
 
     path: Path | None
 
@@ -108,7 +108,7 @@ class _PathStore(FileStore[bytes]):
 
 
 class _FolderStore(_PathStore):
-    """A folder, whose `.nv-meta/index.sqlite` may hold media metadata."""
+    """A folder store; `.nv-meta/index.sqlite` may have media metadata."""
 
     def get_media_metadata(self, key: str) -> MediaMetadataBase:
         rows = self._media.rows(
@@ -149,22 +149,29 @@ class _FolderStore(_PathStore):
 
 
 class WebdatasetFileStore(_FolderStore):
-    """The files of a prepared folder by their full names in the shards, `"000123.jpg"`.
+    """The files of a prepared folder by full name in the shards: `"000123.jpg"`.
 
-    All splits are searched, by `index.sqlite`, which `energize prepare --sqlite` and
-    Energon write. Names are looked up there and are never paths.
+    Searches all splits through `index.sqlite`, which `energize prepare --sqlite` and
+    Energon write. Names are never used as paths.
 
-    Raise `DatasetNotFoundError`, or `NotPreparedError`, which says how to make the
-    index. A name that is not there is a `DataError`, shards changed after they were
-    indexed a `ShardError`.
+    A missing name raises `DataError`; shards that changed after indexing raise
+    `ShardError`.
 
-    >>> import tempfile
-    >>> from energize.preparation import prepare, write_shards
-    >>> folder = tempfile.mkdtemp()
-    >>> _ = write_shards([{"__key__": "cat", "txt": "a cat"}], folder)
-    >>> _ = prepare(folder, split_ratios={"train": 1}, sqlite=True)
-    >>> WebdatasetFileStore(folder).get("cat.txt")
-    b'a cat'
+    Args:
+        path: The prepared folder.
+
+    Raises:
+        DatasetNotFoundError: If the folder does not exist.
+        NotPreparedError: If it has no index.
+
+    Example:
+        >>> import tempfile
+        >>> from energize.preparation import prepare, write_shards
+        >>> folder = tempfile.mkdtemp()
+        >>> _ = write_shards([{"__key__": "cat", "txt": "a cat"}], folder)
+        >>> _ = prepare(folder, split_ratios={"train": 1}, sqlite=True)
+        >>> WebdatasetFileStore(folder).get("cat.txt")
+        b'a cat'
     """
 
     path: Path
@@ -188,9 +195,7 @@ class WebdatasetFileStore(_FolderStore):
         )
 
     def _find(self, key: str) -> tuple[str, int, int, int]:
-        """Return the shard of a file, where its sample begins there, and offset and
-        size of its payload.
-        """
+        """Return shard, sample offset, payload offset and size of a file."""
         split = split_name(key)
         if split is None:
             raise DataError(
@@ -252,19 +257,24 @@ class WebdatasetFileStore(_FolderStore):
 
 
 class SystemFileStore(_FolderStore):
-    """The files below the folder `base_dir`, by their paths relative to it.
+    """The files below the folder `base_dir`, by relative path.
 
-    No key leads out of the folder: `..`, absolute names and links to outside are a
-    `DataError`, and so are folders, pipes and devices. Without a `base_dir` a key is
-    any path of this machine: only for keys that the program makes itself.
+    Keys cannot leave the folder: `..`, absolute names, links to outside, folders, pipes
+    and devices raise `DataError`.
 
-    Raise `DatasetNotFoundError` if the folder does not exist.
+    Args:
+        base_dir: The folder. None allows any path of this machine; use it only for keys
+            that your program makes itself.
 
-    >>> import tempfile
-    >>> folder = Path(tempfile.mkdtemp())
-    >>> _ = (folder / "a.txt").write_text("hello")
-    >>> SystemFileStore(folder).get("a.txt")
-    b'hello'
+    Raises:
+        DatasetNotFoundError: If the folder does not exist.
+
+    Example:
+        >>> import tempfile
+        >>> folder = Path(tempfile.mkdtemp())
+        >>> _ = (folder / "a.txt").write_text("hello")
+        >>> SystemFileStore(folder).get("a.txt")
+        b'hello'
     """
 
     @convert_os_errors
@@ -281,8 +291,9 @@ class SystemFileStore(_FolderStore):
     def open(self, key: str) -> BinaryIO:
         """Open the file `key` for reading.
 
-        Raise `DataError` if no file has that name, `DatasetError` if the disk or its
-        permissions refuse it: that is no fault of the sample.
+        Raises:
+            DataError: If the file does not exist.
+            DatasetError: If the disk or its permissions refuse it.
         """
         path = self._located(key)
         try:
@@ -297,7 +308,7 @@ class SystemFileStore(_FolderStore):
             raise DatasetError(os_error_message(error, path)) from error
 
     def _located(self, key: str) -> str:
-        """Return the path of a file, links followed."""
+        """Return the path of a file, with links resolved."""
         if not key or not is_path(key):
             raise DataError(f"{self}: {key!r} is no name of a file")
         if self.path is None:
@@ -320,22 +331,27 @@ class SystemFileStore(_FolderStore):
 
 
 class JsonlFileStore(_PathStore):
-    """The lines of an indexed `.jsonl` file, by number: `"7"` and `"7.json"` are sample
-    7.
+    """The lines of an indexed `.jsonl` file, by number: `"7"` or `"7.json"`.
 
-    The content is the line as bytes; a `DecodeFileStore` around makes it a value, of
-    `"7.json"`.
+    Values are lines as bytes; a `DecodeFileStore` around the store parses those of
+    `"7.json"`. A missing number raises `DataError`.
 
-    Raise `DatasetNotFoundError`, `NotPreparedError` without an index, and `ShardError`
-    for one that does not fit; a sample that is not there is a `DataError`.
+    Args:
+        jsonl_path: The file.
 
-    >>> import tempfile
-    >>> from energize.preparation.index import prepare_jsonl
-    >>> path = Path(tempfile.mkdtemp(), "texts.jsonl")
-    >>> _ = path.write_text('{"text": "a"}' + chr(10) + '{"text": "b"}')
-    >>> _ = prepare_jsonl(path)
-    >>> JsonlFileStore(path).get("1")
-    b'{"text": "b"}'
+    Raises:
+        DatasetNotFoundError: If the file does not exist.
+        NotPreparedError: If it has no index.
+        ShardError: If the index does not fit.
+
+    Example:
+        >>> import tempfile
+        >>> from energize.preparation.index import prepare_jsonl
+        >>> path = Path(tempfile.mkdtemp(), "texts.jsonl")
+        >>> _ = path.write_text('{"text": "a"}' + chr(10) + '{"text": "b"}')
+        >>> _ = prepare_jsonl(path)
+        >>> JsonlFileStore(path).get("1")
+        b'{"text": "b"}'
     """
 
     path: Path
@@ -364,12 +380,12 @@ class JsonlFileStore(_PathStore):
 
 
 def store_path(path: StorePath) -> Path:
-    """Return the path of a store; raise `ConfigError` for what can be no path."""
+    """Return the path of a store; raise `ConfigError` if it cannot be a path."""
     return path_of(check_path(os.fspath(path)))
 
 
 def local_path(path: StorePath) -> Path:
-    """Return a path of this machine; raise `ConfigError` for one of object storage."""
+    """Return a local path; raise `ConfigError` for object storage."""
     if is_url(path):
         raise ConfigError(
             f"{path}: what is written again and again is in a folder of the machine"
@@ -378,20 +394,29 @@ def local_path(path: StorePath) -> Path:
 
 
 def open_store(ref: StorePath, base: StorePath = ".") -> FileStore[Any]:
-    """Return the store that `ref` means, as `aux` in a metadataset names it.
+    """Open the store of a reference, as `aux` in a metadataset specifies it.
 
-    A path, relative to the folder `base`, is that of a prepared folder or of an indexed
-    `.jsonl` file; after `filesystem://`, of a plain folder. Nothing is read before a
-    file is asked for.
+    Files are only read on request.
 
-    Raise `ConfigError` for a reference of another kind, `DatasetNotFoundError` and
-    `NotPreparedError` for what cannot be opened.
+    Args:
+        ref: Path of a prepared folder or an indexed `.jsonl` file; or of a plain folder
+            after `filesystem://`.
+        base: Folder that relative paths refer to.
 
-    >>> import tempfile
-    >>> folder = Path(tempfile.mkdtemp())
-    >>> _ = (folder / "a.txt").write_text("hello")
-    >>> open_store("filesystem://.", folder).get("a.txt")
-    b'hello'
+    Returns:
+        The store.
+
+    Raises:
+        ConfigError: If the reference is invalid.
+        DatasetNotFoundError: If the path does not exist.
+        NotPreparedError: If the path is not prepared.
+
+    Example:
+        >>> import tempfile
+        >>> folder = Path(tempfile.mkdtemp())
+        >>> _ = (folder / "a.txt").write_text("hello")
+        >>> open_store("filesystem://.", folder).get("a.txt")
+        b'hello'
     """
     text = os.fspath(ref)
     scheme, separator, rest = text.partition("://")
@@ -423,13 +448,12 @@ _STRANGE = (
 
 
 class ReadOnlyDatabase:
-    """The database at `path`, which nobody writes to while it is read.
+    """A database that does not change while it is read.
 
-    It is opened when it is first asked, once in each thread and process, without locks
-    or journal, so that folders on read-only and network file systems work. Files are
-    replaced as a whole when they are prepared again; who has one open goes on with the
-    old one. Whatever a file brings along may call no function that acts, and only
-    tables are read: a view could compute for ever.
+    Opened on the first query, once per thread and process, without locks or journal, so
+    it works on read-only and network file systems. Preparing again replaces the file;
+    open connections keep reading the old one. Files are untrusted: only tables without
+    views are read, and functions with side effects are disabled.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -439,16 +463,27 @@ class ReadOnlyDatabase:
     def rows(
         self, statement: str, values: tuple[Any, ...] = ()
     ) -> list[tuple[Any, ...]]:
-        """Return all rows that a statement gives; raise `DatasetError` naming the file
-        if it cannot be read, or gives more than `limits.ROWS`.
+        """Return all rows of a query.
 
-        >>> import tempfile
-        >>> path = Path(tempfile.mkdtemp(), "numbers.sqlite")
-        >>> with sqlite3.connect(path) as database:
-        ...     _ = database.execute("CREATE TABLE numbers (n INTEGER)")
-        ...     _ = database.execute("INSERT INTO numbers VALUES (3)")
-        >>> ReadOnlyDatabase(path).rows("SELECT n FROM numbers WHERE n > ?", (1,))
-        [(3,)]
+        Args:
+            statement: The query.
+            values: Parameters of the query.
+
+        Returns:
+            The rows.
+
+        Raises:
+            DatasetError: If the file cannot be read, or returns more than
+                `limits.ROWS`.
+
+        Example:
+            >>> import tempfile
+            >>> path = Path(tempfile.mkdtemp(), "numbers.sqlite")
+            >>> with sqlite3.connect(path) as database:
+            ...     _ = database.execute("CREATE TABLE numbers (n INTEGER)")
+            ...     _ = database.execute("INSERT INTO numbers VALUES (3)")
+            >>> ReadOnlyDatabase(path).rows("SELECT n FROM numbers WHERE n > ?", (1,))
+            [(3,)]
         """
 
         def fetch() -> list[tuple[Any, ...]]:
@@ -476,7 +511,7 @@ class ReadOnlyDatabase:
 
 
 class _Connection(sqlite3.Connection):
-    """Interrupts a statement that takes more than `most` thousands of steps."""
+    """A connection that interrupts statements after `most` thousand steps."""
 
     most = 0
 
@@ -487,9 +522,7 @@ class _Connection(sqlite3.Connection):
 
 
 def connected(*paths: str) -> sqlite3.Connection:
-    """Open databases of tables, the first as `main`, another one as `other`; raise
-    `DatasetError` for one that has views.
-    """
+    """Open databases as `main` and `other`; raise `DatasetError` for views."""
     uris = [
         f"file:{quote(os.path.abspath(files_at(path).local(path)))}?mode=ro&immutable=1"
         for path in paths
@@ -519,9 +552,7 @@ def _is_count(value: Any) -> bool:
 
 @contextmanager
 def unreadable(*paths: str) -> Iterator[None]:
-    """A block in which faults of databases are `DatasetError`s naming them; and
-    OSError, where the system refuses them.
-    """
+    """Convert database errors to `DatasetError`, or OSError of the system."""
     try:
         yield
     except (

@@ -1,5 +1,7 @@
-"""Files of rows of every format, opened as one source, and rows that are kept in
-memory.
+"""Tables: files of rows of every format as one source, and rows in memory.
+
+`open_table` chooses the source by extension. Delimited files are parsed completely and
+stored as JSON lines in a `MemoryRows`; `ChosenRows` selects or repeats rows of a table.
 """
 
 from __future__ import annotations
@@ -34,10 +36,10 @@ from energize.data.source import ShardedSource
 from energize.errors import DataError, DatasetError, some
 
 KEY = "__key__"
-"""The key of the sample of a row in memory."""
+"""Key of the sample of a row in memory."""
 
 AT = "__at__"
-"""Where a row in memory was read: its file and its line."""
+"""File and line of a row in memory."""
 
 EXTENSIONS = (
     *(
@@ -53,7 +55,7 @@ EXTENSIONS = (
     ),
     *(".csv", ".tsv"),
 )
-"""The extensions of files of rows, in small letters."""
+"""Extensions of files of rows, in lower case."""
 
 _READERS: Mapping[str, Callable[[Any], ShardedSource[Row]]] = {
     ".parquet": ParquetSource,
@@ -66,7 +68,7 @@ _READERS: Mapping[str, Callable[[Any], ShardedSource[Row]]] = {
 
 
 def open_table(files: Sequence[Path]) -> ShardedSource[Row]:
-    """Open files of rows of one format, one after the other.
+    """Open files of rows of one format as one source, in order.
 
     Args:
         files: At least one path. The extension of the first one decides the format.
@@ -75,8 +77,8 @@ def open_table(files: Sequence[Path]) -> ShardedSource[Row]:
         The rows of all files.
 
     Raises:
-        ShardError: If a file is damaged or is not of its format.
-        DatasetError: If a file of delimited values has no rows of one width.
+        ShardError: If a file is damaged or has another format.
+        DatasetError: If a delimited file is invalid.
 
     Example:
         >>> import tempfile
@@ -84,7 +86,6 @@ def open_table(files: Sequence[Path]) -> ShardedSource[Row]:
         >>> _ = path.write_text('{"text": "a"}')
         >>> list(open_table([path]))
         [{'text': 'a'}]
-
     """
     extension = files[0].suffix.lower()
     if extension in DELIMITED:
@@ -98,10 +99,10 @@ def open_table(files: Sequence[Path]) -> ShardedSource[Row]:
 # Delimited values.
 
 DELIMITED = (".csv", ".tsv", ".txt")
-"""The extensions of files of delimited values."""
+"""Extensions of files of delimited values."""
 
 UNNAMED = "column "
-"""What the name of a column begins with whose table has no line of names."""
+"""Prefix of column names in files without a header line."""
 
 _DELIMITERS = (",", ";", "\t", "|", " ")
 _LINES_TRIED = 50
@@ -110,19 +111,25 @@ _WORDS_OF_NAME = 4
 
 
 def read_delimited(files: Sequence[Path]) -> list[Row]:
-    """Return the rows of files of delimited values, each with where it is as `__at__`.
+    """Read files of delimited values; each row has its location as `__at__`.
 
-    The delimiter is the first of comma, semicolon, tab and bar that divides all first
-    lines into equally many values; in a `.tsv` the tab, in a `.txt` the tab or else a
-    space. A first line that names files, or has numbers or web addresses, is a row, and
-    columns are called `column 1` and so on. A line 0, 1, 2, which pandas writes, has
-    names if there are texts below it. Columns of numbers are numbers; 007 is text.
+    The delimiter is the first of comma, semicolon, tab and bar that splits all first
+    lines into equally many values; in `.tsv` files tab, in `.txt` files tab or else
+    space. A first line that contains file names, numbers or web addresses is a row, and
+    columns are named `column 1` and so on. A first line 0, 1, 2, which pandas writes,
+    is a header if there are texts below it. Columns of numbers become numbers; 007
+    stays text.
+
+    Args:
+        files: The files, in UTF-8, or UTF-16 with a byte order mark.
+
+    Returns:
+        The rows of all files.
 
     Raises:
-        DatasetError: For a file that is not UTF-8, a row with more or fewer values than
-            columns, two columns of one name, and a first line that may be names or a
-            row; each names the file and the line.
-
+        DatasetError: If a file has another encoding, a row has another number of values
+            than columns, two columns have one name, or a first line may be a header or
+            a row. The message has file and line.
     """
     rows = [row for file in files for row in _delimited(file)]
     return _with_numbers(
@@ -184,9 +191,7 @@ def _check_delimited(
 
 
 def _has_names(path: Path, lines: Sequence[tuple[int, list[str]]]) -> bool:
-    """Return whether the first line has the names of columns; raise `DatasetError` if
-    in doubt.
-    """
+    """Return whether the first line is a header; raise `DatasetError` if in doubt."""
     names = lines[0][1]
     rows = [values for _, values in lines[1:]]
     numbers = [name for name in names if name]
@@ -218,7 +223,7 @@ def _check_names(path: Path, names: list[str], rows: list[list[str]]) -> None:
 
 
 def decoded_text(data: bytes) -> str:
-    """Return the text of a file in UTF-8, or in UTF-16 with a byte order mark."""
+    """Decode UTF-8, or UTF-16 with a byte order mark."""
     if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return data.decode("utf-16")
     return data.decode("utf-8-sig")
@@ -237,7 +242,7 @@ def _reader(text: str, delimiter: str, quoting: Any) -> Any:
 
 
 def _delimiter_of(text: str, extension: str) -> tuple[str, Any]:
-    """Return what divides the values of a line, and whether quotes enclose values."""
+    """Return the delimiter, and whether quotes enclose values."""
     first = {".tsv": "\t", ".txt": "\t"}.get(extension, "")
     tried = [first, *_DELIMITERS] if first else [*_DELIMITERS[:-1]]
     for quoting in (csv.QUOTE_MINIMAL, csv.QUOTE_NONE):
@@ -257,7 +262,7 @@ def _delimiter_of(text: str, extension: str) -> tuple[str, Any]:
 
 
 def _is_value(cell: str) -> bool:
-    """Return whether a text in the first line is a value, and no name of a column."""
+    """Return whether a text in the first line is a value rather than a column name."""
     number = re.fullmatch(r"[-+]?\d+(\.\d+)?", cell) is not None
     return (
         number
@@ -268,7 +273,7 @@ def _is_value(cell: str) -> bool:
 
 
 def _with_numbers(rows: list[Row], names: Iterable[str]) -> list[Row]:
-    """Return rows of texts in which columns of numbers are numbers."""
+    """Convert columns of numbers from text to numbers."""
     for name in names:
         with suppress(TypeError, ValueError):
             numbers = [json.loads(row[name]) if row.get(name) else None for row in rows]
@@ -279,17 +284,15 @@ def _with_numbers(rows: list[Row], names: Iterable[str]) -> list[Row]:
 
 
 def plain(value: Any) -> Any:
-    """Return a value as JSON can hold it: an array as a list, anything else as its
-    text.
-    """
+    """Convert a value for JSON: arrays to lists, anything else to text."""
     return value.tolist() if hasattr(value, "tolist") else str(value)
 
 
 class MemoryRows(ShardedSource[Row], FieldSource[Row]):
-    """Rows that are kept as lines of JSON, with their keys as `__key__`, and with where
-    they were read from as `__at__`, if that is not said by their files.
+    """Rows in memory as JSON lines, with `__key__` and, if needed, `__at__`.
 
-    Memory is that of the lines, and 8 bytes for each. The identity is that of the keys.
+    Memory is the size of the lines and 8 bytes per line. The identity is that of the
+    keys.
     """
 
     order_name = "MemoryRows"
@@ -330,11 +333,20 @@ class MemoryRows(ShardedSource[Row], FieldSource[Row]):
 
 
 def values_in(row: Mapping[str, Any], column: str) -> list[Any]:
-    """Return what a row has in a column, also in lists and objects, as one list without
-    nulls.
+    """Return the values of a row in a column, also nested ones, without nulls.
 
-    >>> values_in({"pages": [{"file": "a.jpg"}, {"file": "b.jpg"}]}, "pages[*][file]")
-    ['a.jpg', 'b.jpg']
+    Args:
+        row: The row.
+        column: A column, or a path through lists and objects.
+
+    Returns:
+        The values as one list.
+
+    Example:
+        >>> values_in(
+        ...     {"pages": [{"file": "a.jpg"}, {"file": "b.jpg"}]}, "pages[*][file]"
+        ... )
+        ['a.jpg', 'b.jpg']
     """
     path = [column]
     if column not in row:
@@ -347,18 +359,23 @@ def values_in(row: Mapping[str, Any], column: str) -> list[Any]:
 
 
 def _items_at(value: Any, key: str) -> list[Any]:
-    """Return what a value has at a key of an object; for `*` the items of a list."""
+    """Return the value at a key of an object; for `*`, the items of a list."""
     if key == "*":
         return value if isinstance(value, list) else [value]
     return [value.get(key) if isinstance(value, dict) else None]
 
 
 class ChosenRows(FieldSource[Row], ShardedSource[Row]):
-    """Some rows of a table: of each shard those of these numbers, in ascending order.
+    """Selected rows of a table.
 
-    With columns `pieces` that have lists, a row stands for one element of each: the
-    n-th row of equal numbers has the n-th elements. Nulls of a single column are no
-    elements; several columns have as many elements as each other.
+    With `pieces`, a row stands for one element of each of these list columns: the n-th
+    repetition of a row has the n-th elements. Nulls of a single column are skipped;
+    several columns must have equally many elements.
+
+    Args:
+        rows: The table.
+        numbers: Ascending row numbers per shard; repeated ones for `pieces`.
+        pieces: List columns to split into rows.
     """
 
     order_name = "ChosenRows"
@@ -366,7 +383,7 @@ class ChosenRows(FieldSource[Row], ShardedSource[Row]):
     rows: ShardedSource[Row]
     numbers: tuple[Int64Array, ...]
     pieces: tuple[str, ...]
-    """The columns whose elements are rows of their own."""
+    """List columns that are split into rows."""
 
     def __init__(
         self,
@@ -386,9 +403,7 @@ class ChosenRows(FieldSource[Row], ShardedSource[Row]):
         keep: Callable[[Row], int],
         pieces: Sequence[str] = (),
     ) -> Self:
-        """Return each row as often as `keep` says, which is given the rows that can be
-        read.
-        """
+        """Return each row as often as `keep` returns; skip damaged rows."""
         numbers = []
         for shard, count in enumerate(rows.counts):
             samples = rows.read_shard(shard, [*range(count)])
@@ -398,18 +413,14 @@ class ChosenRows(FieldSource[Row], ShardedSource[Row]):
 
     @classmethod
     def dividing(cls, rows: ShardedSource[Row], columns: Sequence[str]) -> Self:
-        """Return a row for each element of a column of lists, or of several that are
-        parallel.
-        """
+        """Return a row for each element of a list column, or of parallel ones."""
         return cls.selecting(
             rows, lambda row: max(map(len, _elements(row, columns))), columns
         )
 
     @property
     def piece_names(self) -> list[str]:
-        """The columns of elements: those of the lists, or the last keys that lead to
-        them.
-        """
+        """Names of the element columns: the last key of each path."""
         keys = (re.split(r"[\[\]]+", column) for column in self.pieces)
         return [[key for key in path if key not in ("", "*")][-1] for path in keys]
 
@@ -483,7 +494,7 @@ class ChosenRows(FieldSource[Row], ShardedSource[Row]):
 
 
 def _elements(row: Row, columns: Sequence[str]) -> list[list[Any]]:
-    """Return the elements of each of some columns; of parallel columns nulls too."""
+    """Return the elements of list columns; for parallel columns including nulls."""
     if len(columns) == 1:
         return [values_in(row, columns[0])]
     values = [row.get(column) for column in columns]

@@ -232,10 +232,10 @@ def padded(size: int) -> int:
 def _member(
     read: Read, begin: int, stop: int, location: str
 ) -> tuple[TarMember | None, int]:
-    """Return the file whose first header is at `begin`, and the offset of its end.
+    """Return the file with its first header at `begin`, and the offset of its end.
 
     The file is None for folders, devices and irrelevant links, and for the end mark,
-    whose end equals `begin`.
+    which ends at `begin`.
     """
     block = read(begin, BLOCK)
     if block == _ZEROS:
@@ -576,7 +576,7 @@ def check_shard(files: Files, path: str, count: int, record: ShardRecord | None)
         files: Reads the shard.
         path: The shard.
         count: Number of samples by `.info.json`.
-        record: What preparing recorded; None without a record.
+        record: The record of the preparation; None without one.
 
     Returns:
         Size of the shard in bytes.
@@ -679,7 +679,7 @@ def read_checksums(files: Files, path: str, numbers: Sequence[int]) -> list[int]
 
 
 def changed(location: str, data: bytes, expected: int, path: str) -> Failed:
-    """Return the failure of a sample whose bytes do not match their checksum."""
+    """Return the failure of a sample that does not match its checksum."""
     message = (
         f"{location}: its checksum is {zlib.crc32(data):08x}, and was {expected:08x} "
         "when checksums were written: its bytes have changed since. Copy the file "

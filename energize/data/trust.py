@@ -1,6 +1,4 @@
-"""Folders whose own code a user trusts: remembered with a digest of that code, as
-direnv does.
-"""
+"""Trusted folders: their code may run while it has the recorded digest."""
 
 from __future__ import annotations
 
@@ -16,23 +14,22 @@ from energize.data.writing import write_new
 from energize.errors import ConfigError, DatasetError
 
 VARIABLE = "ENERGIZE_TRUST_CODE"
-"""The environment variable that names folders whose code may be run, divided by
-`os.pathsep`; with them all folders below.
-"""
+"""Environment variable with trusted folders, including their subfolders."""
 
 _OF_STORE = "code of a store is not run, as it may be another one a moment later"
 
 
 def trusted_file() -> Path:
-    """Return where the folders that this user trusts are written down."""
+    """Return the file that records the folders this user trusts."""
     home = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
     return Path(home, "energize", "trusted.json")
 
 
 def trusted_folders() -> dict[str, str]:
-    """Return the digests of the code of the folders that this user trusts, by folder.
+    """Return the code digest of each folder that this user trusts.
 
-    Raise `ConfigError` for a file that is no such list.
+    Raises:
+        ConfigError: If the file is invalid.
     """
     file = trusted_file()
     try:
@@ -51,9 +48,7 @@ def trusted_folders() -> dict[str, str]:
 
 
 def code_digest(folder: Path) -> str:
-    """Return a digest of all that may be run of a prepared folder: the names and the
-    contents of the Python files in its `.nv-meta`.
-    """
+    """Return a digest of names and contents of Python files in a `.nv-meta` folder."""
     seen = hashlib.sha256()
     for file in sorted((folder / META_FOLDER).glob("**/*.py")):
         content = hashlib.sha256(file.read_bytes()).hexdigest()
@@ -66,11 +61,17 @@ def code_digest(folder: Path) -> str:
 
 
 def trust(folder: str | os.PathLike[str]) -> list[Path]:
-    """Remember for this user that the code in a prepared folder may be run, as long as
-    it stays as it is now; return its files. Nothing is run by it.
+    """Trust the current code of a prepared folder, for this user; runs nothing.
 
-    Raises `DatasetError` for a folder without code, `ConfigError` where that cannot be
-    written.
+    Args:
+        folder: The prepared folder.
+
+    Returns:
+        The files with code.
+
+    Raises:
+        DatasetError: If the folder has no code.
+        ConfigError: If the record cannot be written.
     """
     if is_url(folder):
         raise ConfigError(
@@ -87,7 +88,7 @@ def trust(folder: str | os.PathLike[str]) -> list[Path]:
 
 
 def forget(folder: str | os.PathLike[str]) -> None:
-    """Trust a folder no longer; raise `ConfigError` if it was not trusted."""
+    """Stop trusting a folder; raise `ConfigError` if it was not trusted."""
     path = str(Path(folder).resolve())
     trusted = trusted_folders()
     if path not in trusted:
@@ -111,9 +112,7 @@ def _remember(folders: dict[str, str]) -> None:
 
 
 def trusted_modules(named: Iterable[str | os.PathLike[str]]) -> list[str]:
-    """Return those of what a program trusts that are modules: dotted names that are no
-    folders.
-    """
+    """Return the entries that are modules: dotted names that are not paths."""
     texts = [name for name in named if isinstance(name, str)]
     return [
         name
@@ -124,17 +123,16 @@ def trusted_modules(named: Iterable[str | os.PathLike[str]]) -> list[str]:
 
 
 def is_named(folder: Path, named: Iterable[str | os.PathLike[str]]) -> bool:
-    """Return whether a folder is one `named` by the program or the environment, or
-    below one.
-    """
+    """Return whether a folder is, or is below, one named by program or environment."""
     paths = [*named, *filter(None, os.environ.get(VARIABLE, "").split(os.pathsep))]
     return any(folder.resolve().is_relative_to(Path(path).resolve()) for path in paths)
 
 
 def why_not(folder: Path, named: Iterable[str | os.PathLike[str]]) -> str | None:
-    """Return None if the code of a folder may be run: if it is one of those `named` by
-    the program or the environment, or below, or trusted by the user and as it was then;
-    else why not.
+    """Return None if code of a folder may run, or else the reason why not.
+
+    It may run if program or environment name the folder or a parent, or if the user
+    trusted it and its code has not changed.
     """
     resolved = folder.resolve()
     if is_url(folder):

@@ -162,7 +162,7 @@ class WebdatasetSource(ShardedSource[dict[str, Any]]):
     records: tuple[ShardRecord, ...] | None
     """Records of the shards from their preparation; None without records."""
     origin: ConvertedFrom | None
-    """The loose files that were converted, whose identity this source keeps."""
+    """The loose files of the conversion, which determine the identity."""
     checksums: bool
 
     @convert_os_errors
@@ -473,7 +473,7 @@ class WebdatasetSource(ShardedSource[dict[str, Any]]):
         return sample
 
     def _agrees(self, shard: int) -> bool:
-        """Return whether most samples start where the index says."""
+        """Return whether most samples start at their offset in the index."""
         count = self.counts[shard]
         (path, size) = self._opened(shard)
         starts, *_ = self._spans_of(shard, range(0, count, max(1, count // _PROBES)))

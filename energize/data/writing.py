@@ -1,4 +1,8 @@
-"""Files that others will read: whole, and on the disk, before they get their names."""
+"""Atomic writing: files are complete and on disk before they get their names.
+
+`write_new` writes one file, `NewFiles` several together; `writing` converts errors of
+the system.
+"""
 
 from __future__ import annotations
 
@@ -33,8 +37,12 @@ _WITHOUT_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EBADF, errno.EACCES)
 
 @contextmanager
 def writing(path: Path, error: type[EnergizeError], of: str = "") -> Iterator[None]:
-    """A block in which what the system refuses is `error`: that `path`, which is the
-    value `of` something, cannot be written, why, and what to do.
+    """Convert OSError in the block to `error`, with path, reason and remedy.
+
+    Args:
+        path: The file that is written.
+        error: The type of the error.
+        of: Setting that the path comes from, for the message.
     """
     with os_errors_as(error, path, f"{of} cannot be written".lstrip()):
         try:
@@ -48,11 +56,9 @@ def writing(path: Path, error: type[EnergizeError], of: str = "") -> Iterator[No
 
 @contextmanager
 def exit_on_signals() -> Iterator[None]:
-    """Leave the block by SystemExit when the process is asked to end, by SIGTERM or
-    SIGHUP.
+    """Raise SystemExit in the block on SIGTERM or SIGHUP, so that it can clean up.
 
-    Where the program has handlers of its own for these signals, or outside its main
-    thread, there is no difference.
+    Has no effect outside of the main thread, or if the program handles these signals.
     """
     main = threading.current_thread() is threading.main_thread()
     default_signals = [
@@ -81,16 +87,18 @@ def exit_on_signals() -> Iterator[None]:
 
 
 class NewFiles:
-    """Files that get their names together, when all of them are complete and on the
-    disk.
+    """Files that get their names together, once all are complete and on disk.
 
-    Leaving the block without `commit` removes them, and of those whose names they were
-    to get nothing has changed. `error` is raised, with the path and the reason, for
-    what cannot be written.
+    Leaving the block without `commit` removes them; existing files of these names stay
+    unchanged.
 
-    >>> with NewFiles(EnergizeError) as files:
-    ...     len(files.place(Path("a/b.idx")).name) - len("b.idx.energize-.tmp")
-    16
+    Args:
+        error: Type of the error for files that cannot be written.
+
+    Example:
+        >>> with NewFiles(EnergizeError) as files:
+        ...     len(files.place(Path("a/b.idx")).name) - len("b.idx.energize-.tmp")
+        16
     """
 
     def __init__(self, error: type[EnergizeError]) -> None:
@@ -110,9 +118,7 @@ class NewFiles:
             self._staging.cleanup()
 
     def place(self, final: Path) -> Path:
-        """Return where `final` is until it gets its name; on this machine, of one in a
-        store.
-        """
+        """Return the temporary path of `final`, local also for object storage."""
         if is_url(final):
             if self._staging is None:
                 self._staging = TemporaryDirectory(prefix="energize-")
@@ -120,7 +126,7 @@ class NewFiles:
         return final.with_name(f"{final.name}.energize-{self._token}.tmp")
 
     def create(self, final: Path) -> BinaryIO:
-        """Open a new file that will be `final`; raise OSError if there can be none."""
+        """Open a new file that becomes `final`; raises OSError if that fails."""
         self._finals[final] = None
         return self.place(final).open("xb")
 
@@ -130,16 +136,19 @@ class NewFiles:
             stream.write(data)
 
     def put_last(self, final: Path) -> None:
-        """Make a file the one that says that all others are there."""
+        """Move a file to the end: it gets its name when all others are complete."""
         self._finals[final] = self._finals.pop(final)
 
     def commit(self, mode: int | None = None, remove: Sequence[Path] = ()) -> None:
         """Give all files their names, in the order in which they were added.
 
-        First they are on the disk. Then the files `remove` go. The last one gets its
-        name when all others have theirs, on the disk too: it is the one that says that
-        the others are there. When any cannot get its name, none has it. With `mode`,
-        these are their permissions.
+        First all files are synced to disk, then the files in `remove` are deleted. The
+        last file marks the others as complete, so it gets its name when theirs are on
+        disk. If any cannot get its name, none does.
+
+        Args:
+            mode: Permissions of the files; None for the default.
+            remove: Files to delete first.
         """
         *earlier, last = self._finals
 
@@ -170,7 +179,7 @@ class NewFiles:
         self._sync_folders([last])
 
     def _removed(self, path: Path) -> bool:
-        """Return whether it was there."""
+        """Remove a file; return whether it existed."""
         with (
             writing(path, self._error),
             suppress(FileNotFoundError, NotADirectoryError),
@@ -207,7 +216,7 @@ def _run_all(function: Callable[[Path], None], paths: Iterable[Path]) -> None:
 
 
 def _sync(path: Path) -> None:
-    """Wait until a file, or the names in a folder, are on the disk."""
+    """Flush a file, or the names in a folder, to disk."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
         os.fsync(descriptor)
@@ -216,8 +225,14 @@ def _sync(path: Path) -> None:
 
 
 def remove_leftovers(folder: Path, of: Path | None = None) -> None:
-    """Remove what killed writers left in a folder, or of one file there. Only who holds
-    the lock of what is written knows that they are dead.
+    """Remove temporary files of killed writers from a folder.
+
+    The caller must hold the lock of the files, which proves that their writers are
+    dead.
+
+    Args:
+        folder: The folder.
+        of: Only files that were to become this one; None for all.
     """
     if is_url(folder):
         return
@@ -230,20 +245,25 @@ def remove_leftovers(folder: Path, of: Path | None = None) -> None:
 
 
 def write_new(path: Path, data: bytes, error: type[EnergizeError]) -> None:
-    """Write a file that is there when it is whole; until then the one before stays.
+    """Write a file atomically: until it is complete, the old one stays.
 
-    A link with its name is replaced, not followed. What is no file, a device or a pipe,
-    is written to. Raise `error` with path, reason and remedy.
+    Replaces links instead of following them. Devices and pipes are written to directly.
 
-    >>> import tempfile
-    >>> path = Path(tempfile.mkdtemp(), "a.txt")
-    >>> write_new(path, b"hello", EnergizeError)
-    >>> path.read_bytes(), [each.name for each in path.parent.iterdir()]
-    (b'hello', ['a.txt'])
-    >>> write_new(path / "b.txt", b"hello", EnergizeError)  # doctest: +ELLIPSIS
-    Traceback (most recent call last):
-      ...
-    energize.errors.EnergizeError: ...a.txt/b.txt: cannot be written (Not a ...
+    Args:
+        path: The file.
+        data: Its content.
+        error: Type of the error, raised with path, reason and remedy.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp(), "a.txt")
+        >>> write_new(path, b"hello", EnergizeError)
+        >>> path.read_bytes(), [entry.name for entry in path.parent.iterdir()]
+        (b'hello', ['a.txt'])
+        >>> write_new(path / "b.txt", b"hello", EnergizeError)  # doctest: +ELLIPSIS
+        Traceback (most recent call last):
+          ...
+        energize.errors.EnergizeError: ...a.txt/b.txt: cannot be written (Not a ...
     """
     with writing(path, error):
         if path.exists() and not (path.is_file() or path.is_dir()):  # a pipe, say
