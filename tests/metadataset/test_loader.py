@@ -141,7 +141,7 @@ def test_mixes_that_numbers_cannot_tell(folder):
     for node, told in UNTOLD.items():
         with (
             row(node),
-            pytest.raises(ConfigError, match=f"(?s)mix also has {told} .*asked for at"),
+            pytest.raises(ConfigError, match=f"(?s)mix also has {told}.*asked for at"),
         ):
             loaded(written(folder / "mix.yaml", yaml.safe_load(node)))
 

@@ -226,7 +226,7 @@ Weight  | blend: [{{path: a, weight: {{points: {{0: 1, 5: 0}}}}}}] | weights are
 Config  | blend: [{{path: c}}, {{max_epochs: 2, blend: [{{path: a}}, {{path: b}}]}}] | has no epochs
 Config  | blend: [{{path: c, repeat: 1}}, {{blend: [{{path: a}}, {{path: b}}]}}] | never ends
 Config  | blend: [{{path: a, shuffle_over_epochs_multiplier: 2, repeat: 1}}] | no effect in a blend by quotas
-Config  | blend: [{{path: inner.yaml}}, {{path: c}}] | the outermost one
+Config  | blend: [{{path: inner.yaml}}, {{path: c}}] | for the outermost blend
 """
 
 
