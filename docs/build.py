@@ -184,7 +184,7 @@ def made() -> dict[Path, str]:
         "## A mix\n\n" + _block("tutorial.md", "MetadatasetV2"),
         "## A training loop that resumes\n\n" + _block("tutorial.md", "class Encoder"),
         _block("tutorial.md", "load_state_dict"),
-        _section("debugging.md", "Look at what comes, before you train"),
+        _section("debugging.md", "Look before you train"),
         _section("messages.md", "Questions"),
         _section("index.md", "Find a page"),
     ]
