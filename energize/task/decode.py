@@ -1,4 +1,4 @@
-"""Decoding the parts of raw samples: images, arrays, texts, video and sound."""
+"""Decode the parts of raw samples: images, arrays, texts, video and sound."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _MEMBER_BYTES = (
 
 
 def unpacked_gzip(data: bytes) -> bytes:
-    """Return what gzip packed, in any number of members."""
+    """Return the content of gzip data with any number of members."""
     counted = int.from_bytes(
         data[-4:], "little"
     )  # what gzip itself wrote, of its last 4 GiB
@@ -129,7 +129,7 @@ def _arrays(data: bytes) -> dict[str, np.ndarray[Any, Any]]:
 
 
 def _weights(data: bytes) -> Any:
-    """Return what `torch.save` wrote: tensors, and plain values of them."""
+    """Return the tensors and plain values that `torch.save` wrote."""
     damaged = _unzipped(data).testzip()  # torch compares no checksums
     if damaged is not None:
         raise ValueError(f"the bytes of {damaged} are not those of its checksum")
@@ -147,7 +147,7 @@ _DECODERS: Mapping[str, Callable[[bytes], Any]] = {
 PART_DECODERS: Mapping[str, Callable[[bytes], Any]] = MappingProxyType(
     {part: decode for parts, decode in _DECODERS.items() for part in parts.split()}
 )
-"""How each part is decoded. What is not here, pickles first of all, stays bytes."""
+"""Decoders by part name. Other parts, including pickles, stay bytes."""
 
 
 _STAYS = (
@@ -161,7 +161,7 @@ _STAYS = (
 
 @dataclass(frozen=True, kw_only=True)
 class SampleDecoder:
-    """Decodes the parts of a sample. Decoders with equal arguments are equal.
+    """Decode the parts of a sample. Decoders with equal arguments are equal.
 
     Images, videos and sounds are recognised by their first bytes, or else by the
     extension of the part; `energize.data.media.FORMATS` has all formats. Further parts
@@ -171,28 +171,28 @@ class SampleDecoder:
     - json, jsn: the value
     - cls, cls2, class, index, inx, id, count: int
     - npy: a numpy array; npz: a dict of arrays
-    - pth: what `torch.save` wrote, read weights-only
+    - pth: tensors and plain values of `torch.save`, read weights-only
 
     A part that ends in .gz is unpacked first. All other parts stay bytes. So do pickles
     (pkl, pickle, pyd, pt), because unpickling may run any program.
 
     Args:
-        image_decode: What images become, by webdataset's names: numpy `l8 rgb8 rgba8`
-            (uint8) and `l rgb rgba` (float32 from 0 to 1) of shape (H, W) or (H, W, C);
-            tensors with the prefix `torch`, of shape (H, W) or (C, H, W); PIL images
-            `pill`, `pil`, `pilrgba`. `stored`, `torchstored` and `pilstored` keep the
-            values of the file: the indices of a palette, 16 bits (as torch tensor
-            int32).
-        av_decode: What videos and sounds become. "AVDecoder" decodes clips on request;
-            "torch" is an `AVData` of all frames, or of all sound if there is no video;
-            "pyav" is an open container of PyAV. Only "AVDecoder" can be made without
-            PyAV (`energize[av]`).
-        video_decode_audio: Whether "torch" decodes the sound of videos too.
+        image_decode: The result of decoding images, by webdataset's names: numpy `l8
+            rgb8 rgba8` (uint8) and `l rgb rgba` (float32 from 0 to 1) of shape (H, W)
+            or (H, W, C); tensors with the prefix `torch`, of shape (H, W) or (C, H, W);
+            PIL images `pill`, `pil`, `pilrgba`. `stored`, `torchstored` and `pilstored`
+            keep the values of the file: the indices of a palette, 16 bits (as torch
+            tensor int32).
+        av_decode: The result of decoding videos and sounds. "AVDecoder" decodes clips
+            on request; "torch" is an `AVData` of all frames, or of all sound if there
+            is no video; "pyav" is an open container of PyAV. Only "AVDecoder" works
+            without PyAV (`energize[av]`).
+        video_decode_audio: Whether "torch" also decodes the sound of videos.
         guess_content: Whether parts with any extension may be media.
         unpickle: Whether pickle and pyd are unpickled.
-        orient: Whether images are turned as their EXIF orientation says. By default,
-            images of loose files are turned; images of prepared folders are turned if
-            their dataset.yaml has `orient: true`.
+        orient: Whether images are turned by their EXIF orientation. By default, images
+            of loose files are turned, and images of prepared folders if their
+            dataset.yaml has `orient: true`.
         fields: Decoders of single fields by name, of crude samples by part: `{"mask":
             SampleDecoder(image_decode="torchstored")}`; a function of bytes; None for
             the bytes.
@@ -203,7 +203,6 @@ class SampleDecoder:
     Example:
         >>> SampleDecoder().decode("meta.json", b'{"width": 640}')
         {'width': 640}
-
     """
 
     image_decode: str = "torchrgb"
@@ -227,9 +226,17 @@ class SampleDecoder:
         checked_choice(self.av_decode, "av_decode", get_args(AVDecoderType))
 
     def decode(self, name: str, data: bytes) -> Any:
-        """Return the content of the part, or file, called `name`.
+        """Decode a part or file.
 
-        Raises `DecodeError` naming it when its bytes are bad.
+        Args:
+            name: Name of the part, whose extension selects the decoder.
+            data: Its bytes.
+
+        Returns:
+            The content, or the bytes if no decoder applies.
+
+        Raises:
+            DecodeError: If the bytes are damaged.
         """
         extension = name.rpartition(".")[2].lower()
         if extension == "gz":
@@ -269,9 +276,7 @@ class SampleDecoder:
         return data
 
     def decode_of(self, field: str) -> Callable[[str, bytes], Any]:
-        """Return what decodes the part, by name and bytes, that a field is read
-        from.
-        """
+        """Return the function of name and bytes that decodes a field."""
         decoder = self.fields.get(field, self)
         if decoder is None:
             return undecoded
@@ -282,11 +287,14 @@ class SampleDecoder:
         )
 
     def with_options(self, options: Mapping[str, Any]) -> SampleDecoder:
-        """Return the decoder with what a dataset.yaml says of decoding and this one
-        does not.
+        """Return the decoder with options of a dataset.yaml that it does not set.
 
-        >>> SampleDecoder().with_options({"orient": True}).orient
-        True
+        Args:
+            options: `orient` and `guess_content`, if set.
+
+        Example:
+            >>> SampleDecoder().with_options({"orient": True}).orient
+            True
         """
         fields = {
             name: decoder.with_options(options)
@@ -307,9 +315,7 @@ class SampleDecoder:
         return asdict(replace(self, fields={})) | {"fields": decoders}
 
     def describe(self) -> dict[str, Any]:
-        """Return `image_decode`, and what else is not as by default; not who is
-        trusted.
-        """
+        """Return `image_decode` and the arguments that differ from the defaults."""
         usual = SampleDecoder(
             image_decode=self.image_decode, unpickle=self.unpickle
         ).config()
@@ -320,9 +326,7 @@ class SampleDecoder:
 
     @limits.decoding
     def __call__(self, sample: Mapping[str, Any]) -> dict[str, Any]:
-        """Decode all parts of a raw sample; what is not bytes, and names with __,
-        stay.
-        """
+        """Decode all parts of a raw sample; other values and names with __ stay."""
         return {
             name: self.decode_of(name)(name, value)
             if isinstance(value, bytes) and not name.startswith("__")
@@ -332,15 +336,13 @@ class SampleDecoder:
 
 
 _NO_BAD_BYTES = (MemoryError, TimeoutError, ConfigError)
-"""Short memory, an alarm of the user's and wrong settings."""
+"""Errors that do not mean damaged bytes."""
 
 
 def decoded_by(decode: Callable[[bytes], Any], name: str, data: bytes) -> Any:
-    """Return `decode(data)`; raise `DecodeError` naming the part and the reason for bad
-    bytes.
+    """Return `decode(data)`; raise `DecodeError` with the part for damaged bytes.
 
-    Short memory, an alarm of the user's (`TimeoutError`) and wrong settings are not bad
-    bytes.
+    Errors for a lack of memory, a `TimeoutError` and wrong settings stay as they are.
     """
     try:
         return decode(data)

@@ -1,4 +1,4 @@
-"""Task encoders: how samples become what a model trains on."""
+"""Task encoders: the hooks that turn samples into batches of a model."""
 
 from __future__ import annotations
 
@@ -65,38 +65,39 @@ T_batch = TypeVar("T_batch")
 
 
 class TaskEncoder(Generic[T_sample, T_encoded_sample, T_raw_batch, T_batch]):
-    """What a task does to its data, hook by hook; override those that it needs.
+    """The hooks of a task; override those that the task needs.
 
-    A sample, decoded by `decoder` (None leaves the bytes of its parts), goes through
-    these hooks, in this order, those that are overridden:
+    A sample, decoded by `decoder` (None leaves the bytes of its parts), passes these
+    hooks in this order, if they are overridden:
 
-    | hook | given | gives |
+    | hook | argument | result |
     |---|---|---|
     | `cook_crude_sample` | a `CrudeSample` and its cooker | a typed sample |
     | `preencode_sample` or `encode_sample` | a sample | the sample, encoded |
     | `select_samples_to_pack` | samples of the packing buffer | lists of samples |
-    | `postencode_sample` | a sample | the sample, encoded to the end |
+    | `postencode_sample` | a sample | the sample, completely encoded |
     | `pack_selected_samples` | the samples of such a list | one sample |
     | `batch_group_criterion` | a sample | `(group, batch size)` |
     | `batch` | encoded samples | a raw batch |
     | `encode_batch` | the raw batch | the batch |
 
-    The two pack hooks take part where `packing_buffer_size` is given. Hooks that are
-    written with `yield` give any number of samples or batches, but those that select or
-    group, and `postencode_sample` under packing. A hook may raise `SkipSample` to leave
-    out what it was given and `DataError` for bad data. The global random generators are
-    seeded for every call by the position of the sample or batch, or a generator is
-    given to a parameter `rng`, so what a hook draws is the same on any number of
-    workers and after a resume. Hooks run in worker processes: what they change in
-    `self` reaches no other process.
+    The pack hooks are called if `packing_buffer_size` is set. Hooks with `yield` return
+    any number of samples or batches, except hooks that select or group, and
+    `postencode_sample` with packing. A hook may raise `SkipSample` to leave its
+    argument out, and `DataError` for bad data. For every call, the global random
+    generators are seeded by the position of the sample or batch, or a generator is
+    passed as parameter `rng`. So random values are the same with any number of workers
+    and after a resume. Hooks run in worker processes: changes of `self` reach no other
+    process.
 
-    A method that is named almost like a hook is a warning when a dataset is made.
+    If the name of a method resembles that of a hook, creating a dataset warns.
 
-    >>> class Upper(TaskEncoder):
-    ...     def encode_sample(self, sample):
-    ...         return sample | {"text": sample["text"].upper()}
-    >>> Upper().encode_sample({"text": "a"})
-    {'text': 'A'}
+    Example:
+        >>> class Upper(TaskEncoder):
+        ...     def encode_sample(self, sample):
+        ...         return sample | {"text": sample["text"].upper()}
+        >>> Upper().encode_sample({"text": "a"})
+        {'text': 'A'}
     """
 
     decoder: SampleDecoder | None = SampleDecoder()
@@ -112,7 +113,13 @@ class TaskEncoder(Generic[T_sample, T_encoded_sample, T_raw_batch, T_batch]):
     def cook_crude_sample(
         self, sample: CrudeSample, cooker: Cooker, aux: Mapping[str, FileStore[Any]]
     ) -> T_sample:
-        """Return a crude sample as the cooker of its dataset makes it."""
+        """Return the typed sample that a cooker makes of a crude sample.
+
+        Args:
+            sample: The crude sample.
+            cooker: The cooker of its dataset.
+            aux: The auxiliary stores of its dataset, by name.
+        """
         needs = needs_of(cooker.cook)
         arguments: dict[str, Any] = {
             name: store for name, store in aux.items() if name != "primary"
@@ -127,23 +134,21 @@ class TaskEncoder(Generic[T_sample, T_encoded_sample, T_raw_batch, T_batch]):
     def preencode_sample(
         self, sample: T_sample
     ) -> T_encoded_sample | Iterator[T_encoded_sample]:
-        """Return one sample as it waits to be packed: light, with what is heavy left
-        for later.
-        """
+        """Return a sample for the packing buffer; leave expensive work for later."""
         return cast("T_encoded_sample", sample)
 
     @default
     def encode_sample(
         self, sample: T_sample
     ) -> T_encoded_sample | Iterator[T_encoded_sample]:
-        """Return one sample as the task needs it; by default the sample itself."""
+        """Return one encoded sample; by default the sample itself."""
         return cast("T_encoded_sample", sample)
 
     @default
     def select_samples_to_pack(
         self, samples: list[T_encoded_sample]
     ) -> Sequence[Sequence[T_encoded_sample]]:
-        """Return lists of those samples of the packing buffer that belong together.
+        """Return lists of samples of the packing buffer; each list becomes a pack.
 
         Samples in no list are dropped, with one warning.
         """
@@ -151,16 +156,14 @@ class TaskEncoder(Generic[T_sample, T_encoded_sample, T_raw_batch, T_batch]):
 
     @default
     def postencode_sample(self, sample: T_encoded_sample) -> T_encoded_sample:
-        """Return one sample of a pack that is being made; without packing, each
-        sample.
-        """
+        """Return a sample of a pack, completely encoded; any sample without packing."""
         return sample
 
     @default
     def pack_selected_samples(
         self, samples: list[T_encoded_sample]
     ) -> T_encoded_sample | Iterator[T_encoded_sample]:
-        """Return the samples of a pack as one."""
+        """Return the samples of a pack as one sample."""
         raise NotImplementedError("packing needs pack_selected_samples")
 
     @default
@@ -174,42 +177,42 @@ class TaskEncoder(Generic[T_sample, T_encoded_sample, T_raw_batch, T_batch]):
     def batch_group_criterion(
         self, sample: T_encoded_sample
     ) -> tuple[Hashable, int | None]:
-        """Return the group of a sample, and how many of it make a batch; None:
-        `batch_size`.
-        """
+        """Return the group of a sample and its batch size; None: `batch_size`."""
         raise NotImplementedError("only overridden")
 
     @default
     def encode_batch(self, batch: T_raw_batch) -> T_batch | Iterator[T_batch]:
-        """Return a whole batch as the model needs it; by default the batch itself."""
+        """Return the batch of the model; by default the raw batch itself."""
         return cast("T_batch", batch)
 
     @property
     def current_sample_index(self) -> int:
-        """In a hook that is given one sample, the number of it: another one for each
-        sample of the run, the same on any number of ranks and workers (of a stream: in
-        as many lanes).
+        """Number of the sample, in a hook of one sample.
 
-        Raises `ConfigError` elsewhere.
+        It is unique in the run, and the same on any number of ranks and workers; for a
+        stream, with any number of lanes.
+
+        Raises:
+            ConfigError: Outside such a hook.
         """
         return hook_index("sample", "current_sample_index")
 
     @property
     def current_batch_index(self) -> int:
-        """In `batch` and `encode_batch` the number of the batch, counted over all ranks
-        (by the `WorkerConfig` of `energize.energon`, those of this rank); in hooks of a
-        sample, where batches are made of samples in a row, that of the batch it is
-        called for.
+        """Number of the batch, in `batch` and `encode_batch`, counted over all ranks.
 
-        Raises `ConfigError` elsewhere.
+        With the `WorkerConfig` of `energize.energon`, batches of this rank are counted.
+        In hooks of a sample, it is the number of the batch of the sample, if batches
+        have consecutive samples.
+
+        Raises:
+            ConfigError: Outside hooks.
         """
         return hook_index("batch", "current_batch_index")
 
     @property
     def cache(self) -> CachePool:
-        """The cache pool of the loader, in a hook; one that keeps nothing where it has
-        none.
-        """
+        """The cache pool of the loader, in a hook; or a pool that stores nothing."""
         return active_pool()
 
     def build_cook_crude_sample(
@@ -221,7 +224,15 @@ class TaskEncoder(Generic[T_sample, T_encoded_sample, T_raw_batch, T_batch]):
         get_primary_aux: Callable[[], FileStore[Any]] | None = None,
         aux: Mapping[str, FileStore[Any]] | None = None,
     ) -> Dataset[Any]:
-        """Return the samples of one crude dataset, cooked; may be overridden."""
+        """Return the cooked samples of one crude dataset; may be overridden.
+
+        Args:
+            dataset: The crude samples.
+            worker_config: The ranks and the seed.
+            subflavors: Labels of the dataset, which select the cooker.
+            get_primary_aux: Returns the store of the files of the dataset.
+            aux: Auxiliary stores by name.
+        """
         chosen = cooker_for(self.cookers, subflavors, dataset.sources[0].name)
         aux = aux or {}
         primary = None
@@ -247,7 +258,7 @@ class TaskEncoder(Generic[T_sample, T_encoded_sample, T_raw_batch, T_batch]):
     def build_encode_sample(
         self, dataset: Dataset[Any], *, worker_config: WorkerConfig | None = None
     ) -> Dataset[Any]:
-        """Return samples through the hooks up to `encode_sample`; may be overridden."""
+        """Return samples after the hooks up to `encode_sample`; may be overridden."""
         active = active_hooks(self)  # one that does nothing costs nothing
         for name in ("preencode_sample", "encode_sample"):
             if name in active:
@@ -263,8 +274,14 @@ class TaskEncoder(Generic[T_sample, T_encoded_sample, T_raw_batch, T_batch]):
         packing_buffer_size: int | None = None,
         worker_config: WorkerConfig | None = None,
     ) -> Dataset[Any]:
-        """Return encoded samples packed and batched by the hooks after that; may be
-        overridden.
+        """Return encoded samples as packed batches; may be overridden.
+
+        Args:
+            dataset: The encoded samples.
+            batch_size: Samples in a batch; None leaves them single.
+            batch_drop_last: Whether an incomplete last batch is dropped.
+            packing_buffer_size: Samples in the packing buffer; None packs nothing.
+            worker_config: The ranks and the seed.
         """
         active = active_hooks(self)
         batch = Hook(self, "batch")
@@ -328,13 +345,21 @@ class TaskEncoder(Generic[T_sample, T_encoded_sample, T_raw_batch, T_batch]):
         blend_mode: Any = None,
         repeat: bool = True,
     ) -> Dataset[Any]:
-        """Return the whole dataset for training, of those of a metadataset; may be
-        overridden.
+        """Return the whole training dataset of a metadataset; may be overridden.
 
-        An override is called in place of what `get_train_dataset` does. `datasets` are
-        `LoadedDataset`s, whose `dataset.build()` makes the samples, shuffled as was
-        said when they were loaded; `blend_mode` (a `DatasetBlendMode`) says which of
-        their two numbers they have.
+        An override replaces the work of `get_train_dataset`.
+
+        Args:
+            datasets: `LoadedDataset`s; `dataset.build()` returns their shuffled
+                samples.
+            worker_config: The ranks and the seed.
+            batch_size: Samples in a batch; None leaves them single.
+            batch_drop_last: Whether an incomplete last batch is dropped.
+            packing_buffer_size: Samples in the packing buffer; None packs nothing.
+            virtual_epoch_length: Batches of an epoch; 0 keeps the natural epochs.
+            shuffle_buffer_size: Has no use; the samples are already shuffled.
+            blend_mode: A `DatasetBlendMode`: which number of the datasets is set.
+            repeat: Whether the samples are repeated without end.
         """
         samples = [self._load_dataset(loaded, 0, worker_config) for loaded in datasets]
         mixed = _mix_loaded(samples, datasets)
@@ -357,10 +382,17 @@ class TaskEncoder(Generic[T_sample, T_encoded_sample, T_raw_batch, T_batch]):
         packing_buffer_size: int | None = None,
         limit: int | None = None,
     ) -> Dataset[Any]:
-        """Return the whole dataset for validation, of those of a metadataset; may be
-        overridden.
+        """Return the whole validation dataset of a metadataset; may be overridden.
 
-        An override is called in place of what `get_val_dataset` does.
+        An override replaces the work of `get_val_dataset`.
+
+        Args:
+            datasets: `LoadedDataset`s; `dataset.build()` returns their samples.
+            worker_config: The ranks and the seed.
+            batch_size: Samples in a batch; None leaves them single.
+            batch_drop_last: Whether an incomplete last batch is dropped.
+            packing_buffer_size: Samples in the packing buffer; None packs nothing.
+            limit: Batches of a pass; None for all.
         """
         samples = ConcatDataset(
             *(self._load_dataset(loaded, 0, worker_config) for loaded in datasets)
@@ -385,9 +417,7 @@ class TaskEncoder(Generic[T_sample, T_encoded_sample, T_raw_batch, T_batch]):
     def _load_dataset(
         self, dataset: Any, worker_rotation_offset: int = 0, worker_config: Any = None
     ) -> Dataset[Any]:
-        """Return the samples of a `LoadedDataset`, cooked if they are crude and it has
-        cookers.
-        """
+        """Return the samples of a `LoadedDataset`; crude ones cooked by its cookers."""
         factory = dataset.dataset
         samples: Dataset[Any] = factory.build()
         if factory.__sample_type__ is not CrudeSample or not self.cookers:
@@ -421,25 +451,30 @@ def apply_encode_batch(
 
 
 class DefaultTaskEncoder(TaskEncoder[T_sample, T_encoded_sample, T_raw_batch, T_batch]):
-    """A task encoder whose hooks fill given types, field by field, by name.
+    """A task encoder that converts samples and batches to given types, by field name.
 
-    `encoded_sample_type` is what `encode_sample` returns, `raw_batch_type` what `batch`
-    returns and `batch_type` what `encode_batch` returns: each a dataclass, a named
-    tuple or dict, or None to leave things as they are. Fields that a type does not have
-    are left out, and not batched either. `raw_batch_type` is `batch_type` unless it is
-    given, so an overridden `encode_batch` is handed a batch of that type. `decoder`
-    takes the place of the class's.
+    Fields that a type does not have are dropped, and not batched.
 
-    Raises `ConfigError` for a type without fields; the hooks raise it for a type with
-    fields that have no default and that samples lack.
+    Args:
+        encoded_sample_type: Result of `encode_sample`: a dataclass, named tuple or
+            dict; None leaves samples unchanged.
+        raw_batch_type: Result of `batch`; by default `batch_type`, which is then also
+            the argument type of an overridden `encode_batch`.
+        batch_type: Result of `encode_batch`.
+        decoder: A decoder instead of that of the class.
 
-    >>> from dataclasses import dataclass
-    >>> @dataclass
-    ... class Texts:
-    ...     text: list[str]
-    >>> encoder = DefaultTaskEncoder(batch_type=Texts)
-    >>> encoder.batch([{"text": "a", "n": 1}, {"text": "b", "n": 2}])
-    Texts(text=['a', 'b'])
+    Raises:
+        ConfigError: For a type without fields. Hooks raise it for required fields that
+            samples lack.
+
+    Example:
+        >>> from dataclasses import dataclass
+        >>> @dataclass
+        ... class Texts:
+        ...     text: list[str]
+        >>> encoder = DefaultTaskEncoder(batch_type=Texts)
+        >>> encoder.batch([{"text": "a", "n": 1}, {"text": "b", "n": 2}])
+        Texts(text=['a', 'b'])
     """
 
     _encoded_sample_type: type[T_encoded_sample] | None = None
@@ -486,7 +521,7 @@ class DefaultTaskEncoder(TaskEncoder[T_sample, T_encoded_sample, T_raw_batch, T_
 
     @default
     def batch(self, samples: list[T_encoded_sample]) -> T_raw_batch:
-        """Return the samples as a `raw_batch_type`, or as a batch of their own type."""
+        """Return a batch of `raw_batch_type`, or of the type of the samples."""
         if self._raw_batch_type is None:
             return cast("T_raw_batch", generic_batch(samples))
         return batch_as(samples, self._raw_batch_type)
@@ -498,9 +533,7 @@ class DefaultTaskEncoder(TaskEncoder[T_sample, T_encoded_sample, T_raw_batch, T_
 
 
 def _converted(value: Any, record_type: type[T] | None) -> T:
-    """`value` as a `kind`, filled by name; `value` itself where it is one, or none is
-    given.
-    """
+    """Return a value as a record type, filled by name; None leaves it unchanged."""
     if record_type is None or isinstance(value, record_type):
         return cast("T", value)
     if not is_record(value):
@@ -526,23 +559,26 @@ _STEPS = (
 
 
 class AugmentTaskEncoder(TaskEncoder[T_sample, T_encoded_sample, T_raw_batch, T_batch]):
-    """A task encoder that adds to another one: hooks that it does not override are the
-    other's.
+    """A task encoder that adds hooks to another encoder.
 
-    So are its decoder and cookers. In a hook that it overrides, `super()` is the
-    other's.
+    Hooks that are not overridden, the decoder and the cookers are those of the other
+    encoder. In an overridden hook, `super()` calls the other encoder.
 
-    Raises `ConfigError` for what is no task encoder, and for one that builds datasets
-    itself.
+    Args:
+        task_encoder: The other encoder.
 
-    >>> class Shout(TaskEncoder):
-    ...     def encode_sample(self, sample):
-    ...         return sample + "!"
-    >>> class Louder(AugmentTaskEncoder):
-    ...     def encode_sample(self, sample):
-    ...         return super().encode_sample(sample).upper()
-    >>> Louder(Shout()).encode_sample("a")
-    'A!'
+    Raises:
+        ConfigError: If it is not a task encoder, or builds datasets itself.
+
+    Example:
+        >>> class Shout(TaskEncoder):
+        ...     def encode_sample(self, sample):
+        ...         return sample + "!"
+        >>> class Louder(AugmentTaskEncoder):
+        ...     def encode_sample(self, sample):
+        ...         return super().encode_sample(sample).upper()
+        >>> Louder(Shout()).encode_sample("a")
+        'A!'
     """
 
     def __init__(
@@ -571,9 +607,7 @@ class AugmentTaskEncoder(TaskEncoder[T_sample, T_encoded_sample, T_raw_batch, T_
 
 
 def _of_wrapped(name: str) -> Callable[..., Any]:
-    """Return the method that `super()` is in a hook of an encoder that adds to
-    another.
-    """
+    """Return a method that calls the wrapped encoder, for `super()`."""
 
     def hook(
         self: AugmentTaskEncoder[Any, Any, Any, Any], *positional: Any, **named: Any
@@ -598,13 +632,16 @@ def _without(options: Mapping[str, Any], names: Collection[str]) -> dict[str, An
 
 
 def decoding_as(owner: str, encoder: Any, older: Mapping[str, Any]) -> Any:
-    """Return the encoder, or each of a dict of them, decoding as older arguments of
-    `owner` say.
+    """Return encoders with the decoder of older arguments.
 
-    `auto_decode=False` leaves the bytes of parts; the others are parameters of
-    `SampleDecoder`. What else is given is accepted with a word in the log, or an error
-    where nobody knows it. Raises `ConfigError` where the encoder has a decoder of its
-    own, too.
+    Args:
+        owner: Name of the function, for messages.
+        encoder: A task encoder, a dict of encoders by sample type, or None.
+        older: `auto_decode`, where False leaves bytes, and parameters of
+            `SampleDecoder`. Other arguments of Energon are logged and ignored.
+
+    Raises:
+        ConfigError: If the encoder also has a decoder, and for unknown arguments.
     """
     if not older:
         return encoder
@@ -639,11 +676,18 @@ def _check_decoder_is_free(
 
 
 class PackingEncoder(AugmentTaskEncoder[Any, Any, Any, Any]):
-    """An encoder whose samples are packed by `packer`, in place of its own hooks.
+    """An encoder whose samples are packed by a packer instead of its own hooks.
 
-    A pack is what the encoder's `pack_selected_samples` makes of its samples, or else
-    `concat_pack` of `fields` and `flatten`. Raises `ConfigError` for an encoder that
-    selects samples itself.
+    A pack is made by `pack_selected_samples` of the encoder, or by `concat_pack`.
+
+    Args:
+        task_encoder: The encoder.
+        packer: Selects the samples of each pack.
+        fields: Fields that `concat_pack` joins.
+        flatten: Fields whose lists `concat_pack` joins.
+
+    Raises:
+        ConfigError: For an encoder that selects samples itself.
     """
 
     def __init__(
@@ -669,23 +713,29 @@ class PackingEncoder(AugmentTaskEncoder[Any, Any, Any, Any]):
         return self.packer(samples)
 
     def pack_selected_samples(self, samples: list[Any]) -> Any:
-        """Return a pack as the encoder makes it, or joined."""
+        """Return a pack, made by the encoder or joined."""
         if overrides(self.wrapped_encoder, "pack_selected_samples"):
             return self.wrapped_encoder.pack_selected_samples(samples)
         return concat_pack(samples, self.fields, flatten=self.flatten)
 
 
 BATCHES = 64
-"""Of so many batches the items are levelled together, where nobody says how many."""
+"""Batches whose items are levelled together by default."""
 
 
 @dataclass(frozen=True)
 class Level:
-    """What batches of level cost are made by: see `LevelDataset` where `cost` is of
-    columns, and `LevelBufferDataset` where it is an `ItemCost`, of what has been
-    encoded and packed.
+    """How batches of level cost are made.
 
-    Raises `ConfigError` for sizes that do not go with the cost.
+    Args:
+        cost: The cost of samples: of columns, see `LevelDataset`; or an `ItemCost` of
+            encoded and packed items, see `LevelBufferDataset`.
+        global_batch_size: Samples among which the micro batches are levelled, for
+            columns.
+        buffer_size: Items that are levelled together, for an `ItemCost`.
+
+    Raises:
+        ConfigError: For sizes that do not fit the cost.
     """
 
     cost: Cost | ColumnCost | ItemCost
@@ -715,7 +765,7 @@ class Level:
         global_batch_size: int | None,
         level_buffer_size: int | None,
     ) -> Level | None:
-        """Return what a program asks for; None where it asks for nothing."""
+        """Return the level of arguments of a dataset; None if it is not set."""
         if level is not None:
             return cls(level, global_batch_size, level_buffer_size)
         if global_batch_size is None and level_buffer_size is None:
@@ -735,9 +785,7 @@ class Level:
         batch_drop_last: bool,
         packing_buffer_size: int | None,
     ) -> Dataset[Any]:
-        """Return encoded samples after the rest of the hooks, as batches of level
-        cost.
-        """
+        """Return encoded samples after the other hooks, as batches of level cost."""
         if batch_size is None:
             raise ConfigError("level is about batches, and batch_size is None")
         is_overridden = type(encoder).build_batch is not TaskEncoder.build_batch

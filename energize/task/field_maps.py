@@ -1,4 +1,4 @@
-"""Field maps: which part of a raw sample each field of a sample type is read from."""
+"""Field maps: the parts that the fields of a sample type are read from."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from energize.task.shapes import SHAPES
 # Field maps: which part of a raw sample each field of a sample type is read from.
 
 ANY_ELEMENT = "*"
-"""The key that leads to each element of a list."""
+"""The key of every element of a list."""
 
 _CALL = re.compile(r"\s*(?P<name>[a-z_]+)\((?P<arguments>.*)\)\s*", re.S)
 _LABEL = re.compile(r"\s*(?:([a-z_]+)=)?(.*)", re.S)
@@ -56,11 +56,10 @@ _USUAL_PARTS = {
 
 @dataclass(frozen=True, slots=True)
 class PartAccess:
-    """A part of a raw sample, and the keys that lead to a value in it when it is JSON.
+    """A part of a raw sample, and the keys of a value in it if it is JSON.
 
-    With `*` (any text) or `?` (any character) in `part` it is all parts of that
-    pattern. The key `*` leads to the list of what the keys after it lead to in each
-    element of a list.
+    `*` (any text) or `?` (any character) in `part` match several parts. The key `*`
+    stands for every element of a list: the further keys apply to each element.
     """
 
     part: str
@@ -68,23 +67,25 @@ class PartAccess:
 
     @property
     def several(self) -> bool:
-        """Whether it means a list, of all parts that match."""
+        """Whether the result is the list of all parts that match."""
         return "*" in self.part or "?" in self.part
 
     @property
     def is_whole(self) -> bool:
-        """Whether it means one part as a whole, as decoded."""
+        """Whether the result is one whole part, decoded."""
         return not (self.keys or self.several or self.part.startswith("__"))
 
     def among(self, parts: Iterable[str]) -> list[str]:
-        """Return which of the names `parts` are meant; several in the order of the
-        numbers in them.
+        """Return the matching names, ordered by the numbers in them.
 
-        A part in capital letters is meant by its name in small letters, as in
-        webdataset.
+        A part in capital letters matches its name in small letters, as in webdataset.
 
-        >>> PartAccess("*.jpg").among(["json", "10.jpg", "9.jpg", "jpg"])
-        ['9.jpg', '10.jpg']
+        Args:
+            parts: Names of the parts of a sample.
+
+        Example:
+            >>> PartAccess("*.jpg").among(["json", "10.jpg", "9.jpg", "jpg"])
+            ['9.jpg', '10.jpg']
         """
         if not self.several and self.part in parts:
             return [self.part]
@@ -94,9 +95,7 @@ class PartAccess:
         return sorted(matches, key=_by_number)[: None if self.several else 1]
 
     def within(self, value: Any) -> Any:
-        """Return what the keys lead to in `value`, the content of the part; `DataError`
-        when nothing.
-        """
+        """Return the value at the keys; raise `DataError` if there is none."""
         for depth, key in enumerate(self.keys):
             if isinstance(value, str):
                 with suppress(ValueError, DecodeError):
@@ -121,7 +120,7 @@ class PartAccess:
 
 @dataclass(frozen=True, slots=True)
 class FieldCall:
-    """A function of `energize.task.shapes` and what it is given: labels and parts."""
+    """A call of a function of `energize.task.shapes`: labels and parts."""
 
     name: str
     arguments: tuple[tuple[str, PartAccess], ...]
@@ -135,11 +134,11 @@ class FieldCall:
 
 
 def parse_call(text: str) -> FieldCall | None:
-    """Return the call of a function that a description is, None for one that names
-    parts.
+    """Return the function call of a description, or None if it names parts.
 
-    >>> str(parse_call("chat(user=json[q],assistant=json[a])")), parse_call("jpg,png")
-    ('chat(user=json[q], assistant=json[a])', None)
+    Example:
+        >>> print(parse_call("chat(user=json[q],assistant=json[a])"))
+        chat(user=json[q], assistant=json[a])
     """
     match = _CALL.fullmatch(text)
     if match is None:
@@ -157,11 +156,14 @@ def parse_call(text: str) -> FieldCall | None:
 
 
 def parse_field(text: str) -> tuple[PartAccess, ...]:
-    """Return the parts that a description names, most preferred first; of a call all
-    that it is given. Raise `ConfigError` if it is malformed.
+    """Return the parts of a description, preferred first; all arguments of a call.
 
-    >>> [str(each) for each in parse_field("jpg, meta.json[urls][0], *.png")]
-    ['jpg', 'meta.json[urls][0]', '*.png']
+    Raises:
+        ConfigError: For a malformed description.
+
+    Example:
+        >>> [str(access) for access in parse_field("jpg, meta.json[urls][0], *.png")]
+        ['jpg', 'meta.json[urls][0]', '*.png']
     """
     call = parse_call(text)
     if call is not None:
@@ -182,9 +184,12 @@ def parse_field(text: str) -> tuple[PartAccess, ...]:
 
 
 def check_fields(sample_type: type, names: Iterable[str], prefix: str) -> None:
-    """Raise `ConfigError` unless these are fields of `sample_type`, all that are
-    needed; beside them there may be metadata. It begins with `said`, who said which
-    fields there are.
+    """Raise `ConfigError` unless names are the fields of a type.
+
+    Args:
+        sample_type: The type; all its required fields must be among the names.
+        names: The fields; names of metadata are ignored.
+        prefix: Start of the message: the origin of the names.
     """
     fields, required = declared_fields(sample_type)
     declared = _without_metadata(fields)
@@ -208,7 +213,7 @@ def _without_metadata(names: Iterable[str]) -> list[str]:
 
 
 def check_sample_type(sample_type: Any) -> None:
-    """Raise `ConfigError` for what is no type of samples."""
+    """Raise `ConfigError` unless the value is a sample type."""
     if not (
         isinstance(sample_type, type) and issubclass(sample_type, Sample | CrudeSample)
     ):
@@ -219,9 +224,7 @@ def check_sample_type(sample_type: Any) -> None:
 
 
 def check_field_map(sample_type: type, field_map: Mapping[str, str]) -> None:
-    """Raise `ConfigError` unless the map is for fields of `sample_type`, all that are
-    needed, and its descriptions can be parsed.
-    """
+    """Raise `ConfigError` unless a field map fits a type and can be parsed."""
     if issubclass(sample_type, CrudeSample):
         raise ConfigError(
             f"{sample_type.__name__} has no fields, so it takes no field_map"
@@ -237,10 +240,9 @@ def check_field_map(sample_type: type, field_map: Mapping[str, str]) -> None:
 
 
 def default_field_map(sample_type: type) -> dict[str, str]:
-    """Return the field map of a dataset that has none: for each field, the parts it
-    usually comes from.
+    """Return the default field map of a type: the usual parts of each field.
 
-    After these come the field's name as a key of a `json` part, and as a part.
+    The last options are the field name as a key of a `json` part, and as a part.
     """
     return {
         name: ",".join((*_USUAL_PARTS.get(name, ()), f"json[{name}]", name))
@@ -250,9 +252,7 @@ def default_field_map(sample_type: type) -> dict[str, str]:
 
 
 def _by_number(name: str) -> tuple[list[tuple[int, str]], str]:
-    """Return a key that sorts numbers in names as numbers, of any length: page2 before
-    page10.
-    """
+    """Return a key that sorts numbers in names by value: page2 before page10."""
     pieces = _NUMBER.split(name)
     digits = (piece.lstrip("0") if i % 2 else piece for i, piece in enumerate(pieces))
     return [(len(piece) if i % 2 else 0, piece) for i, piece in enumerate(digits)], name

@@ -1,6 +1,4 @@
-"""The hooks of task encoders: which there are, which an encoder has, and how one is
-called.
-"""
+"""Hooks of task encoders: their names, marks, calls and default batching."""
 
 from __future__ import annotations
 
@@ -72,26 +70,23 @@ HOOKS = {
     "batch_group_criterion": "sample",
     "encode_batch": "batch",
 }
-"""The hooks of an encoder, in the order in which data pass through them, and what each
-is given."""
+"""Hooks in the order in which data pass through them, with the argument."""
 
 _RETURN = ("select_samples_to_pack", "batch_group_criterion")
-"""Those that may not yield."""
+"""Hooks that must not yield."""
 
 BUILDERS = ("build_train_datasets", "build_val_datasets")
-"""Methods that make a whole dataset, where they are overridden."""
+"""Methods that may be overridden to build a whole dataset."""
 
 _SIMILARITY = 0.88
-"""How alike a name must be to that of a hook to be taken for a slip of the pen."""
+"""Similarity from which a method name counts as a misspelt hook."""
 
 _training: ContextVar[bool] = ContextVar("training", default=True)
 
 
 @contextmanager
 def validating() -> Iterator[None]:
-    """Let the hooks of datasets that the block makes know that these are for
-    validation.
-    """
+    """Mark hooks of datasets that are created in the block as validation."""
     token = _training.set(False)
     try:
         yield
@@ -100,9 +95,7 @@ def validating() -> Iterator[None]:
 
 
 class Training:
-    """The attribute `training` of encoders; one that an encoder sets itself stays its
-    own.
-    """
+    """The attribute `training` of encoders; a value that an encoder sets wins."""
 
     def __get__(self, encoder: Any, owner: Any = None) -> bool:
         hook = call_context.get().hook
@@ -128,19 +121,21 @@ def stateless(
     restore_seeds: bool = False,
     failure_tolerance: int | None = None,
 ) -> F | Callable[[F], F]:
-    """Mark a hook as a function of its argument; accepted so that encoders of Energon
-    run as is.
+    """Mark a hook as a function of its argument, for encoders of Energon.
 
-    Every call is seeded by its position, as `restore_seeds` asks for, so every sample
-    can be restored. Where samples for which a hook raises are left out,
-    `failure_tolerance` of them in a row end the run with a `FatalSampleError`; 0 for
-    any number.
+    Args:
+        fn: The hook; None returns a decorator.
+        restore_seeds: Has no effect: every call is seeded by its position, so every
+            sample can be restored.
+        failure_tolerance: If failed samples are skipped, this many failures in a row
+            end the run with a `FatalSampleError`; 0 for any number.
 
-    >>> from energize import TaskEncoder
-    >>> class Encoder(TaskEncoder):
-    ...     @stateless(restore_seeds=True)
-    ...     def encode_sample(self, sample):
-    ...         return sample
+    Example:
+        >>> from energize import TaskEncoder
+        >>> class Encoder(TaskEncoder):
+        ...     @stateless(restore_seeds=True)
+        ...     def encode_sample(self, sample):
+        ...         return sample
     """
     options = (
         {} if failure_tolerance is None else {"failure_tolerance": failure_tolerance}
@@ -149,7 +144,7 @@ def stateless(
 
 
 def marked(**attributes: Any) -> Callable[[F], F]:
-    """Return what gives functions these attributes."""
+    """Return a decorator that sets attributes of a function."""
 
     def mark(function: F) -> F:
         vars(function).update(attributes)
@@ -159,8 +154,10 @@ def marked(**attributes: Any) -> Callable[[F], F]:
 
 
 def get_stateless(fn: Callable[..., Any]) -> bool:
-    """Return whether what `fn` makes of a sample can be made again: here always, marked
-    or not.
+    """Return whether the result of `fn` for a sample can be restored: always.
+
+    Args:
+        fn: A hook, marked or not.
     """
     return True
 
@@ -168,23 +165,26 @@ def get_stateless(fn: Callable[..., Any]) -> bool:
 def get_failure_tolerance(
     fn: Callable[..., Any], default_failure_tolerance: int | None = None
 ) -> int | None:
-    """Return after how many failures in a row `fn` ends the run, as it was marked."""
+    """Return the number of failures in a row after which a hook ends the run.
+
+    Args:
+        fn: A hook, marked by `stateless` or not.
+        default_failure_tolerance: The result for a hook without a mark.
+    """
     return getattr(fn, "failure_tolerance", default_failure_tolerance)
 
 
 default = marked(is_default=True)
-"""Marks the method of a hook as what encoders have that do not override it."""
+"""Marks the default methods of encoders."""
 
 
 def overrides(encoder: Any, name: str) -> bool:
-    """Return whether a method of an encoder is not the one that the classes here
-    have.
-    """
+    """Return whether an encoder overrides a method of the package."""
     return not getattr(getattr(encoder, name), "is_default", False)
 
 
 def builds(encoder: Any, name: str) -> bool:
-    """Return whether an encoder has a method of its own that makes a whole dataset."""
+    """Return whether an encoder overrides a method that builds a dataset."""
     return (
         hasattr(encoder, name)
         and not isinstance(encoder, type)
@@ -193,7 +193,7 @@ def builds(encoder: Any, name: str) -> bool:
 
 
 def active_hooks(encoder: Any) -> frozenset[str]:
-    """Return the names of the hooks that do something; `batch` always does."""
+    """Return the names of hooks that have an effect; `batch` always has."""
     overridden = [
         name
         for name in HOOKS
@@ -204,12 +204,12 @@ def active_hooks(encoder: Any) -> frozenset[str]:
 
 @dataclass(frozen=True)
 class Hook:
-    """A hook of an encoder, as the datasets call it.
+    """A hook of an encoder, as datasets call it.
 
-    None, which a forgotten `return` gives, is an error.
+    A result of None, from a forgotten `return`, is an error.
 
     Attributes:
-        reads_context: Has each call of it know its `CallContext`.
+        reads_context: Whether calls set the `CallContext`.
     """
 
     reads_context: ClassVar[bool] = True
@@ -232,7 +232,7 @@ class Hook:
         return generates(self.method)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what is pickled: what it was made of."""
+        """Return the fields, without cached values."""
         return {field_.name: getattr(self, field_.name) for field_ in fields(self)}
 
     def describe(self) -> Any:
@@ -245,9 +245,7 @@ class Hook:
         return self._checked(self._called(argument, extra))
 
     def _called(self, argument: Any, extra: dict[str, Any]) -> Any:
-        """Return what the method makes; `own` is the random generator that it asks for,
-        by name.
-        """
+        """Call the method; `extra` has its random generator, if it takes one."""
         return self.method(argument, **extra)
 
     def _items(self, items: Iterator[Any]) -> Iterator[Any]:
@@ -325,23 +323,26 @@ def check_encoder(encoder: Any) -> None:
 
 @dataclass(frozen=True)
 class Cooker:
-    """`cook(sample, **aux)` makes a typed sample of a crude one, of datasets with some
-    subflavors.
+    """A function that makes typed samples of crude ones.
 
-    `has_subflavors` are labels that a dataset must have for this cooker; None takes
-    any. Of the `cookers` of an encoder the first one that fits a dataset is taken, when
-    the dataset is made. `cook` is given the sample, a `CrudeSample`, and by name the
-    auxiliary stores (`aux`) of its dataset; what more it needs is said with `@cooker`.
+    An encoder uses the first of its `cookers` that fits a dataset.
 
-    Raises `ConfigError` for what is no function, and for labels that are no dict.
+    Args:
+        cook: Function of a `CrudeSample`, and by name of the auxiliary stores (`aux`)
+            of its dataset. `@cooker` requests further arguments.
+        has_subflavors: Labels that a dataset must have; None fits any dataset.
 
-    >>> def cook_text(sample):
-    ...     return TextSample(**basic_sample_keys(sample), text=sample["txt"])
-    >>> from energize import TextSample
-    >>> Cooker(cook=cook_text, has_subflavors={"kind": "text"}).fits(
-    ...     {"kind": "text", "lang": "en"}
-    ... )
-    True
+    Raises:
+        ConfigError: If `cook` is not a function, or `has_subflavors` not a dict.
+
+    Example:
+        >>> def cook_text(sample):
+        ...     return TextSample(**basic_sample_keys(sample), text=sample["txt"])
+        >>> from energize import TextSample
+        >>> Cooker(cook=cook_text, has_subflavors={"kind": "text"}).fits(
+        ...     {"kind": "text", "lang": "en"}
+        ... )
+        True
     """
 
     cook: Callable[..., Any]
@@ -359,7 +360,7 @@ class Cooker:
             )
 
     def fits(self, subflavors: Mapping[str, Any] | None) -> bool:
-        """Return whether a dataset with these labels is for this cooker."""
+        """Return whether a dataset with these labels fits this cooker."""
         wanted = self.has_subflavors or {}
         labels = subflavors or {}
         return all(
@@ -380,32 +381,40 @@ def cooker(
 def cooker(
     fn: F | None = None, *, need_cache: bool = False, need_primary: bool = False
 ) -> F | Callable[[F], F]:
-    """Say what a cook function needs beside its sample and the auxiliary stores.
+    """Request further arguments of a cook function.
 
-    `need_cache` gives it `cache`, the loader's cache pool; `need_primary` gives it
-    `primary`, the store of all files of its own dataset, where a name that begins with
-    "." is that part of the sample being cooked.
+    Args:
+        fn: The cook function; None returns a decorator.
+        need_cache: Whether it takes `cache`, the cache pool of the loader.
+        need_primary: Whether it takes `primary`, the store of all files of its dataset,
+            in which a name that begins with "." is a part of the current sample.
 
-    >>> @cooker(need_cache=True)
-    ... def cook(sample, cache):
-    ...     return sample
+    Example:
+        >>> @cooker(need_cache=True)
+        ... def cook(sample, cache):
+        ...     return sample
     """
     needs = marked(needs=("cache",) * need_cache + ("primary",) * need_primary)
     return needs if fn is None else needs(fn)
 
 
 def needs_of(cook: Callable[..., Any]) -> tuple[str, ...]:
-    """Return what a cook function asked for with `@cooker`."""
+    """Return the arguments that a cook function requests by `@cooker`."""
     return getattr(getattr(cook, "__func__", cook), "needs", ())
 
 
 def basic_sample_keys(
     crude_sample: Mapping[str, Any], additional_source_info: Sequence[SourceInfo] = ()
 ) -> dict[str, Any]:
-    """Return the metadata of a crude sample, to be handed on to the typed one.
+    """Return the metadata of a crude sample, for the typed sample.
 
-    >>> basic_sample_keys({"__key__": "7", "__subflavors__": {}, "txt": "hello"})
-    {'__key__': '7', '__subflavors__': {}}
+    Args:
+        crude_sample: The crude sample.
+        additional_source_info: Further sources of the typed sample.
+
+    Example:
+        >>> basic_sample_keys({"__key__": "7", "__subflavors__": {}, "txt": "hello"})
+        {'__key__': '7', '__subflavors__': {}}
     """
     metadata = {
         name: crude_sample[name] for name in sorted(METADATA) if name in crude_sample
@@ -421,7 +430,7 @@ def basic_sample_keys(
 def cooker_for(
     cookers: Sequence[Cooker], subflavors: Mapping[str, Any] | None, location: str
 ) -> Cooker:
-    """Return the first cooker that fits; `ConfigError` when none does."""
+    """Return the first cooker that fits; raise `ConfigError` if none does."""
     for cooker in cookers:
         if not isinstance(cooker, Cooker):
             raise ConfigError(f"cookers is a list of Cooker, got {cooker!r}")
@@ -437,9 +446,9 @@ def cooker_for(
 
 @dataclass(frozen=True)
 class Cook(Hook):
-    """Has an encoder cook the samples of a dataset: a function to map over it.
+    """Cooks the samples of a dataset with an encoder; mapped over the dataset.
 
-    `primary` is the store of the dataset's own files, where the cooker asked for it.
+    `primary` is the store of the files of the dataset, if the cooker requests it.
     """
 
     cooker: Cooker
@@ -448,9 +457,7 @@ class Cook(Hook):
 
     @cached_property
     def method(self) -> Callable[..., Any]:
-        """What is called in the end: it says whether it yields, and asks for random
-        numbers.
-        """
+        """The overridden hook or the cook function, whose signature decides."""
         return (
             super().method if overrides(self.encoder, self.name) else self.cooker.cook
         )
@@ -478,22 +485,19 @@ _OF_WEIGHTS = (WEIGHT, WEIGHTS)
 
 @dataclass(frozen=True, slots=True)
 class Joining:
-    """How to put tensors together, and lists; records are joined field by field.
+    """How values are joined: tensors, and lists. Records are joined field by field.
 
-    What is none of these is left as a list of the values, and so is the metadata of
-    samples. Without `lists` it joins samples, not batches: lists are left too, and a
-    record type that has a method `from_samples` joins its records itself. Metadata that
-    no batch has stay None. The weights of samples become the `sample_weights` of what
-    is made of them.
+    Other values and metadata of samples become lists. Without `lists`, samples are
+    joined instead of batches: lists are not joined, and a record type with a method
+    `from_samples` joins its records itself. Metadata that no batch has stay None.
+    Weights of samples become `sample_weights`.
     """
 
     tensors: Callable[[list[torch.Tensor]], torch.Tensor]
     lists: Callable[[list[list[Any]]], list[Any]] | None = None
 
     def join(self, values: list[Any], path: str = "") -> Any:
-        """Return the values as one; raise `ConfigError` naming the field where they
-        differ.
-        """
+        """Return values as one; raise `ConfigError` with the field if they differ."""
         if all(map(isinstance, values, repeat(torch.Tensor))):
             return self._join_tensors(values, path)
         if self.lists is not None and all(map(isinstance, values, repeat(list))):
@@ -527,9 +531,7 @@ class Joining:
             )
 
     def columns(self, records: Sequence[Any], path: str = "") -> dict[str, list[Any]]:
-        """Return for each field but weights its values; raise `ConfigError` when fields
-        differ.
-        """
+        """Return the values of each field but weights; fields must be equal."""
         declared = getattr(type(records[0]), "__dataclass_fields__", None)
         if declared is not None:
             names = [name for name in declared if path or name not in _OF_WEIGHTS]
@@ -554,9 +556,7 @@ class Joining:
         return values
 
     def weights(self, records: Sequence[Any]) -> torch.Tensor | None:
-        """Return the weights of the samples, or of those of the batches; None without
-        any.
-        """
+        """Return the weights of samples or batches, or None."""
         return batch_weights(records) if self.lists is None else joined_weights(records)
 
     def _records(self, records: list[Any], path: str) -> Any:
@@ -592,9 +592,7 @@ def _with_weights(
 
 
 def _spread(columns: dict[str, list[Any]], batches: Sequence[Any]) -> None:
-    """Numbers `weight`, each of all samples of a batch, become a float32 tensor for
-    each batch.
-    """
+    """Expand the number `weight` of each batch to a float32 tensor per sample."""
     weights = columns.get("weight", [])
     if all(
         isinstance(weight_value, (*_NUMBERS, torch.Tensor)) for weight_value in weights
@@ -606,7 +604,7 @@ def _spread(columns: dict[str, list[Any]], batches: Sequence[Any]) -> None:
 
 
 def check_joinable(tensors: Sequence[torch.Tensor], owner: str) -> None:
-    """Raise `ConfigError` unless there are tensors, of one rank, dtype and device."""
+    """Raise `ConfigError` unless tensors have one rank, dtype and device."""
     if not tensors:
         raise ConfigError(f"{owner}: there are no tensors to join")
     for number, entry in enumerate(tensors):
@@ -643,18 +641,24 @@ def concat_pad(
     pad_value: float = 0,
     side: Literal["left", "right"] = "right",
 ) -> torch.Tensor:
-    """Return tensors of one rank joined along dimension 0, the others padded to the
-    largest.
+    """Join tensors along dimension 0, with the other dimensions padded to the largest.
 
-    `pad_value` fills the rest of each padded dimension, after the values or, with
-    `side="left"`, before them. Dtype and device are those of the tensors.
+    Args:
+        batch: Tensors of one rank (at least 1), dtype and device.
+        pad_value: Value of the padding.
+        side: "right" pads after the values, "left" before them.
 
-    Raises `ConfigError` for an empty list, tensors without a dimension, and for
-    different ranks, dtypes or devices.
+    Returns:
+        A tensor of that rank, dtype and device.
 
-    >>> concat_pad([torch.ones(1, 2), torch.ones(1, 3)], pad_value=-1, side="left")
-    tensor([[-1.,  1.,  1.],
-            [ 1.,  1.,  1.]])
+    Raises:
+        ConfigError: For an empty list, tensors of rank 0, and different ranks, dtypes
+            or devices.
+
+    Example:
+        >>> concat_pad([torch.ones(1, 2), torch.ones(1, 3)], pad_value=-1, side="left")
+        tensor([[-1.,  1.,  1.],
+                [ 1.,  1.,  1.]])
     """
     check_joinable(batch, "concat_pad")
     if batch[0].ndim == 0:
@@ -692,31 +696,38 @@ def _padded(
 
 @limits.batching
 def generic_concat(batch: Sequence[Any]) -> Any:
-    """Return batches of one structure joined into one, field by field at any depth.
+    """Join batches of one structure into one batch, field by field at any depth.
 
-    Tensors are joined by `concat_pad`, lists end to end; records (dataclasses, named
-    tuples, dicts) field by field, into a record of the type of the first. A number
-    `weight`, as of all samples of a batch, becomes a float32 tensor with an entry for
-    each sample; `sample_weights` are joined, with 1 for samples of batches without. Of
-    anything else a list is made.
+    Tensors are joined by `concat_pad`, lists end to end, and records (dataclasses,
+    named tuples, dicts) field by field into the type of the first one. A number
+    `weight` becomes a float32 tensor with an entry for each sample. `sample_weights`
+    are joined, with 1 for samples of batches without weights. Other values become
+    lists.
 
-    Raises `ConfigError` naming the field where types or fields differ, and
-    `WeightError` for a batch whose weight cannot be given to its samples, as nothing
-    tells how many there are.
+    Args:
+        batch: The batches.
 
-    >>> generic_concat(
-    ...     [{"__key__": ["a"], "weight": 0.5}, {"__key__": ["b"], "weight": 1.0}]
-    ... )
-    {'__key__': ['a', 'b'], 'weight': tensor([0.5000, 1.0000])}
+    Raises:
+        ConfigError: Naming the field, if types or fields differ.
+        WeightError: For a batch with a weight and an unknown number of samples.
+
+    Example:
+        >>> generic_concat(
+        ...     [{"__key__": ["a"], "weight": 0.5}, {"__key__": ["b"], "weight": 1.0}]
+        ... )
+        {'__key__': ['a', 'b'], 'weight': tensor([0.5000, 1.0000])}
     """
     return _CONCATENATION.join(list(batch))
 
 
 def homogeneous_concat_mix(samples: Sequence[T]) -> T:
-    """Return `generic_concat` of batches that are all of one type: a function for
-    `MixBatchDataset`.
+    """Join batches of one type by `generic_concat`: a function for `MixBatchDataset`.
 
-    Raises `ConfigError` naming the types when there are several.
+    Args:
+        samples: The batches.
+
+    Raises:
+        ConfigError: If they have several types.
     """
     types = sorted({str(type(sample)) for sample in samples})
     if len(types) != 1:
@@ -737,9 +748,13 @@ _CONCATENATION = Joining(
 
 
 def batch_stack(batch: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Return tensors of one shape as one tensor with a new first dimension.
+    """Stack tensors of one shape along a new first dimension.
 
-    Raises `ConfigError` naming the shapes when they differ.
+    Args:
+        batch: The tensors.
+
+    Raises:
+        ConfigError: If shapes, dtypes or devices differ.
     """
     check_joinable(batch, "batch_stack")
     shapes = sorted({tuple(tensor.shape) for tensor in batch})
@@ -759,14 +774,21 @@ def _stacked(batch: Sequence[torch.Tensor]) -> torch.Tensor:
 def batch_pad_stack(
     batch: Sequence[torch.Tensor], *, pad_value: float = 0
 ) -> torch.Tensor:
-    """Return tensors of one rank as one with a new first dimension, padded at the end
-    to the largest; of images, a warning says so once.
+    """Stack tensors along a new first dimension, padded at the end to the largest.
 
-    Raises `ConfigError` for an empty list and for different ranks, dtypes or devices.
+    Padded images are logged once as a warning.
 
-    >>> batch_pad_stack([torch.tensor([1, 2]), torch.tensor([3])], pad_value=-1)
-    tensor([[ 1,  2],
-            [ 3, -1]])
+    Args:
+        batch: Tensors of one rank, dtype and device.
+        pad_value: Value of the padding.
+
+    Raises:
+        ConfigError: For an empty list, and different ranks, dtypes or devices.
+
+    Example:
+        >>> batch_pad_stack([torch.tensor([1, 2]), torch.tensor([3])], pad_value=-1)
+        tensor([[ 1,  2],
+                [ 3, -1]])
     """
     check_joinable(batch, "batch_pad_stack")
     if len(set(map(attrgetter("shape"), batch))) == 1:
@@ -781,7 +803,11 @@ def batch_pad_stack(
 
 
 def batch_list(batch: Sequence[T]) -> list[T]:
-    """Return the values as a list."""
+    """Return the values as a list.
+
+    Args:
+        batch: The values.
+    """
     return list(batch)
 
 
@@ -792,16 +818,20 @@ _UNEQUAL = (
 
 
 def padding_mask(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Return where the values of tensors are when they have been padded and stacked:
-    True there.
+    """Return the mask of padded, stacked tensors: True for values, False for padding.
 
-    Of images (C, H, W), and what else has three dimensions or more, it is without the
-    first one.
+    Args:
+        tensors: Tensors of one rank. The mask of images (C, H, W), and of all tensors
+            of three or more dimensions, lacks their first dimension.
 
-    >>> padding_mask([torch.ones(3, 1, 2), torch.ones(3, 1, 1)])
-    tensor([[[ True,  True]],
-    <BLANKLINE>
-            [[ True, False]]])
+    Returns:
+        A bool tensor of shape (tensors, ...).
+
+    Example:
+        >>> padding_mask([torch.ones(3, 1, 2), torch.ones(3, 1, 1)])
+        tensor([[[ True,  True]],
+        <BLANKLINE>
+                [[ True, False]]])
     """
     flat = [tensor[0] if tensor.ndim > 2 else tensor for tensor in tensors]
     return batch_pad_stack(
@@ -814,29 +844,31 @@ _BATCHING = Joining(tensors=batch_pad_stack)
 
 @limits.batching
 def generic_batch(batch: Sequence[Any]) -> Any:
-    """Return samples of one structure as one batch of that structure, field by field at
-    any depth.
+    """Batch samples of one structure, field by field at any depth.
 
-    Tensors are padded and stacked by `batch_pad_stack`; records (dataclasses, named
-    tuples, dicts) become a record of the same type, whose metadata are lists; a type
-    with a `from_samples` method is batched by it. Of anything else, numpy arrays
-    included, a list is made.
+    Tensors are padded and stacked by `batch_pad_stack`. Records (dataclasses, named
+    tuples, dicts) become a record of the same type, with lists of metadata. A type with
+    a `from_samples` method is batched by it. Other values, including numpy arrays,
+    become lists.
 
-    Raises `ConfigError` naming the field where types, ranks or fields differ.
+    Args:
+        batch: The samples.
 
-    >>> samples = [{"ids": torch.tensor([1])}, {"ids": torch.tensor([2, 3])}]
-    >>> generic_batch(samples)["ids"]
-    tensor([[1, 0],
-            [2, 3]])
+    Raises:
+        ConfigError: Naming the field, if types, ranks or fields differ.
+
+    Example:
+        >>> samples = [{"ids": torch.tensor([1])}, {"ids": torch.tensor([2, 3])}]
+        >>> generic_batch(samples)["ids"]
+        tensor([[1, 0],
+                [2, 3]])
     """
     return _BATCHING.join(list(batch))
 
 
 @lru_cache(maxsize=256)
 def declared_types(record_type: type[Any]) -> dict[str, Any]:
-    """Return the types of the fields of a dataclass; Any for names that only type
-    checkers know.
-    """
+    """Return the field types of a dataclass; Any for unresolvable names."""
     unknown: dict[str, Any] = {}
     while True:
         try:
@@ -850,14 +882,19 @@ def declared_types(record_type: type[Any]) -> dict[str, Any]:
 def batch_as(
     samples: Sequence[Any], batch_type: type[T], fixed: Mapping[str, Any] | None = None
 ) -> T:
-    """Return samples as one batch of type `kind`, as its `from_samples` makes it.
+    """Return samples as one batch of a type, by its `from_samples` if it has one.
 
-    Without that, and with fields that are `given`, the other fields that `kind` has are
-    those of the samples by name, each batched as by `generic_batch`, metadata as lists;
-    numbers become a tensor of shape (samples,) where the field is declared as one. A
-    field `NAME_mask` that samples do not have is the `padding_mask` of their field
-    NAME. Raises `ConfigError` naming the fields that neither the samples nor `kind`
-    itself have values for.
+    Otherwise, fields are those of the samples by name, batched as by `generic_batch`.
+    Numbers become a tensor of shape (samples,) if the field is declared as one. A field
+    `NAME_mask` that samples lack is the `padding_mask` of their field NAME.
+
+    Args:
+        samples: The samples: records.
+        batch_type: The type of the batch.
+        fixed: Values of fields of the batch; not None skips `from_samples`.
+
+    Raises:
+        ConfigError: Naming required fields that the samples lack.
     """
     from_samples = getattr(batch_type, "from_samples", None)
     if fixed is None and from_samples is not None:
@@ -904,38 +941,37 @@ def _as_declared(value: Any, declared: Any) -> Any:
 
 @dataclass(kw_only=True, slots=True)
 class Batch(Items):
-    """A batch as a dataclass, with the metadata of its samples: lists with one entry
-    per sample.
+    """Base class of batches: a dataclass with lists of the metadata of its samples.
 
     `__restore_key__`, `__subflavors__` and `__sources__` are None in a batch that was
-    made without them; an entry is None for a sample that has none. In a batch that a
-    loader has delivered, `__restore_key__` is the key of the batch, by which
-    `Loader.restore_sample` finds it, and `__stored_key__` the list of the keys of its
-    samples.
+    made without them; an entry is None for a sample without a value. In a batch of a
+    loader, `__restore_key__` is the key of the batch for `Loader.restore_sample`, and
+    `__stored_key__` the list of the keys of its samples.
 
-    `sample_weights` is how much each of its samples counts in the loss: float32 of
-    shape (samples,), of packs (packs, pieces) with 0 where one has fewer; None where
-    nobody says, so that all count the same. A dataset sets it; a batch that was made
-    with it keeps what it has.
+    `sample_weights` are the loss weights of its samples: float32 of shape (samples,),
+    of packs (packs, pieces) with 0 for missing pieces. None means equal weights.
+    Datasets set weights unless the batch already has some.
 
-    >>> from energize import TextSample
-    >>> @dataclass
-    ... class TextBatch(Batch):
-    ...     text: list[str]
-    >>> samples = [
-    ...     TextSample(__key__="0", text="zero"),
-    ...     TextSample(__key__="1", text="one"),
-    ... ]
-    >>> batch = TextBatch.from_samples(samples)
-    >>> batch.__key__, batch.text
-    (['0', '1'], ['zero', 'one'])
+    The batch is also a mapping of its other fields, for `model(**batch)`. A batch that
+    is made of such items, `TextBatch({name: value, ...})`, keeps its metadata, and its
+    mark if it is padding.
 
-    It is a mapping of its other fields too, as trainers want it: `model(**batch)`. Made
-    again of its own items, `TextBatch({name: value, ...})`, it keeps its metadata, and
-    says so if it is padding.
-
-    >>> dict(batch), TextBatch({name: value[:1] for name, value in batch.items()}).text
-    ({'text': ['zero', 'one']}, ['zero'])
+    Example:
+        >>> from energize import TextSample
+        >>> @dataclass
+        ... class TextBatch(Batch):
+        ...     text: list[str]
+        >>> samples = [
+        ...     TextSample(__key__="0", text="zero"),
+        ...     TextSample(__key__="1", text="one"),
+        ... ]
+        >>> batch = TextBatch.from_samples(samples)
+        >>> batch.__key__, batch.text
+        (['0', '1'], ['zero', 'one'])
+        >>> dict(batch)
+        {'text': ['zero', 'one']}
+        >>> TextBatch({name: value[:1] for name, value in batch.items()}).text
+        ['zero']
     """
 
     __key__: list[str]
@@ -946,19 +982,27 @@ class Batch(Items):
 
     @classmethod
     def from_samples(cls, samples: Sequence[Any], **values: Any) -> Self:
-        """Return a batch whose fields are `values`, or else those of the samples by
-        name.
+        """Return a batch of samples, filled by field name.
 
         Tensors are padded and stacked, records batched field by field, other values
-        listed. Raises `ConfigError` naming fields that have no default and that the
-        samples lack.
+        listed.
+
+        Args:
+            samples: The samples.
+            **values: Values of fields, instead of those of the samples.
+
+        Raises:
+            ConfigError: Naming required fields that the samples lack.
         """
         return batch_as(samples, cls, values)
 
     @classmethod
     def extend(cls, src: Batch, **values: Any) -> Self:
-        """Return a batch of this type with all fields of `src`, and `values` added or
-        put in.
+        """Return a batch of this type with the fields of another batch.
+
+        Args:
+            src: The other batch.
+            **values: Values of further or replaced fields.
         """
         return cls(
             **{field_.name: getattr(src, field_.name) for field_ in fields(type(src))}
@@ -967,11 +1011,14 @@ class Batch(Items):
 
     @classmethod
     def derive_from(cls, base_batch: Batch, **values: Any) -> Self:
-        """Return a batch of this type with the metadata of `base_batch` and the fields
-        `values`.
+        """Return a batch of this type with the metadata of another batch.
 
-        `base_batch` may be a dict with metadata of these names. Raises `ConfigError`
-        for samples.
+        Args:
+            base_batch: The other batch, or a dict with metadata.
+            **values: Values of the fields.
+
+        Raises:
+            ConfigError: For samples instead of a batch.
         """
         if isinstance(base_batch, Sample | list | tuple):
             message = (
@@ -988,13 +1035,14 @@ class Batch(Items):
         )
 
     def pin_memory(self) -> Self:
-        """Return a copy with all tensors in page-locked memory; the batch itself
-        without a GPU.
-        """
+        """Return a copy with tensors in page-locked memory; itself without a GPU."""
         return pin_memory(self)
 
     def to(self, device: Any, non_blocking: bool = False) -> Self:
-        """Return a copy with all tensors, and what else can be moved, on another
-        device.
+        """Return a copy with all tensors, and other movable values, on a device.
+
+        Args:
+            device: The device.
+            non_blocking: Whether copies may overlap with other work.
         """
         return call_on_leaves(self, "to", device, non_blocking=non_blocking)

@@ -1,4 +1,4 @@
-"""Images from bytes: by simplejpeg or by Pillow, with the same pixels."""
+"""Decode images by simplejpeg or Pillow, with the same pixels."""
 
 from __future__ import annotations
 
@@ -29,15 +29,12 @@ _JPEG_START = b"\xff\xd8\xff"
 _JPEG_COLORS = ("YCbCr", "RGB", "Gray")
 _JPEG_SCAN = b"\xff\xda"
 _JPEG_METADATA = (b"Exif\0\0", b"http://ns.adobe.com/xap/1.0/", b"MPF\0")
-"""How segments of a JPEG begin that have its orientation, or say where further pictures
-are."""
+"""Starts of JPEG segments with an orientation, or offsets of further images."""
 
 
 @dataclass(frozen=True, slots=True)
 class ImageSpec:
-    """What an image becomes: the container, its channels, and whether values are float
-    0 to 1.
-    """
+    """The form of a decoded image: container, channels, and float values or not."""
 
     container: Literal["numpy", "torch", "pil"]
     mode: Literal["L", "RGB", "RGBA", "stored"]
@@ -75,21 +72,19 @@ def decode_image(
 ) -> Any:
     """Decode an image.
 
-    What decoding changes or leaves out (orientation, alpha, frames, 16 bits) is logged
-    once.
+    Lost or changed content (orientation, alpha, frames, 16 bits) is logged once.
 
     Args:
         data: The bytes of the file.
-        spec: What the image becomes.
-        orient: Whether it is turned as its EXIF data say. None is False, with a
-            warning.
-        name: What messages call it.
+        spec: The form of the result.
+        orient: Whether the image is turned by its EXIF orientation. None does not turn
+            it, and logs a warning.
+        name: Name of the image, for messages.
 
     Returns:
         An array of shape (H, W) or (H, W, C), a tensor of shape (H, W) or (C, H, W), or
-        a PIL image, in memory of its own: uint8, or float32 from 0 to 1; with the mode
+        a PIL image, in new memory: uint8, or float32 from 0 to 1; with the mode
         "stored", the values of the file.
-
     """
     decoded = _by_strict_decoder(data, spec, name)
     if decoded is None:
@@ -195,7 +190,7 @@ _NO_EXIF = (
     struct.error,
     OverflowError,
 )
-"""What Pillow raises for damaged EXIF data, which do not damage an image."""
+"""Errors of Pillow for damaged EXIF data, which do not damage an image."""
 
 
 def _orientation_of(image: PIL.Image.Image) -> int:
@@ -210,9 +205,7 @@ def _orientation_of(image: PIL.Image.Image) -> int:
 
 
 def _orientation_of_jpeg(data: bytes, name: str) -> int:
-    """Return the EXIF orientation of a JPEG. Pillow parses segments if they may have
-    one.
-    """
+    """Return the EXIF orientation of a JPEG; parses only segments with one."""
     at = len(_JPEG_START) - 1
     while (marker := data[at : at + 2]) != _JPEG_SCAN:
         if marker[:1] != _JPEG_SCAN[:1] or data.startswith(_JPEG_METADATA, at + 4):
@@ -229,9 +222,7 @@ def _orientation_of_jpeg(data: bytes, name: str) -> int:
 
 
 def _is_turned(orientation: int, orient: bool | None, name: str) -> bool:
-    """Return whether an image is turned, and log what is done with the first rotated
-    one.
-    """
+    """Return whether an image is turned, and log the first rotated one."""
     if orientation != _UPRIGHT:
         level = logging.INFO if orient is not None else logging.WARNING
         _note(_TURNED if orient else _LYING, name, f"orientation {orientation}", level)
@@ -241,16 +232,14 @@ def _is_turned(orientation: int, orient: bool | None, name: str) -> bool:
 # What is logged of the first image that decoding changes or that loses something.
 
 sample_in_use: ContextVar[Mapping[str, Any] | None] = ContextVar("sample", default=None)
-"""The raw sample whose parts are decoded."""
+"""The raw sample whose parts are being decoded."""
 
 _is_quiet: ContextVar[bool] = ContextVar("quiet", default=False)
 
 
 @contextmanager
 def without_notes() -> Iterator[None]:
-    """Log nothing of images that are decoded to be checked, as another decoder may keep
-    more.
-    """
+    """Log nothing in the block, for images that are only checked."""
     token = _is_quiet.set(True)
     try:
         yield
@@ -289,7 +278,7 @@ def _note(text: str, name: str, value: str, level: int = logging.WARNING) -> Non
 
 
 def _is_deep(image: PIL.ImageFile.ImageFile, data: bytes) -> bool:
-    """Return whether an image that is not loaded has more than 8 bits a channel."""
+    """Return whether an unloaded image has more than 8 bits per channel."""
     if image.format == "JPEG2000":
         precision = data.find(_SIZES_OF_JPEG2000) + _PRECISION_AT
         return data[precision : precision + 1] > b"\x07"
@@ -302,9 +291,7 @@ _DEEP_TILES = (";16", "'RGB', 65535")
 
 
 def _is_transparent(image: PIL.Image.Image) -> bool:
-    """Return whether some pixel is not opaque; not computed again once that was
-    logged.
-    """
+    """Return whether a pixel is not opaque; False once that was logged."""
     if was_logged("images", _OPAQUE) or not image.has_transparency_data:
         return False
     return image.convert("RGBA").getchannel("A").getextrema() != (255, 255)

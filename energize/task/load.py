@@ -1,5 +1,7 @@
-"""Typed samples from raw ones: by field maps, by functions of the program, by code of
-folders that the program trusts; and of several raw ones that a join puts together.
+"""Make typed samples of raw ones, by field maps, functions or code of folders.
+
+`SampleLoader` makes a sample of one raw sample, `JoinLoader` of several joined ones.
+`LoadingCode` decides which functions may replace field maps.
 """
 
 from __future__ import annotations
@@ -68,7 +70,7 @@ PartFilter = Callable[[str], bool] | Collection[str]
 
 @dataclass(frozen=True, slots=True)
 class FolderFunction:
-    """A function of a file of a data folder, which the program has trusted.
+    """A function of a file of a trusted data folder.
 
     The file is run when the function is first called in a process.
     """
@@ -81,30 +83,26 @@ class FolderFunction:
 
     @property
     def function(self) -> Callable[..., Any]:
-        """The function; `DatasetError` when the file cannot be run or does not have
-        it.
-        """
+        """The function; `DatasetError` if the file fails or does not have it."""
         function = getattr(_module(self.file), self.name, None)
         if not callable(function):
             raise DatasetError(f"{self.file} has no function {self.name!r}")
         return function  # type: ignore[no-any-return]
 
     def describe(self) -> str:
-        """Return file and function, wherever the folder is mounted."""
+        """Return file and function, without the location of the folder."""
         return f"{self.file.name}:{self.name}"
 
 
 @lru_cache(maxsize=64)
 def _module(file: Path) -> ModuleType:
-    """Return the module that a trusted file is; run once in a process."""
+    """Return the module of a trusted file; run once in a process."""
     digest = hashlib.blake2b(str(file).encode(), digest_size=8).hexdigest()
     return run_file(file, f"energize_folder_code_{digest}")
 
 
 def run_file(file: Path, name: str) -> ModuleType:
-    """Return a Python file as a module of that name; `DatasetError` for one that cannot
-    be run.
-    """
+    """Run a Python file as a module; raise `DatasetError` if it fails."""
     spec = importlib.util.spec_from_file_location(name, file)
     if spec is None or spec.loader is None:
         raise DatasetError(f"{file} is no Python file: its name has to end in .py")
@@ -122,17 +120,20 @@ def run_file(file: Path, name: str) -> ModuleType:
 
 @dataclass(frozen=True)
 class LoadingCode:
-    """What a program allows in place of field maps.
+    """Functions and trusted folders that may replace field maps.
 
-    `sample_loader` makes the values of a sample's fields, by name, of a dict of its
-    decoded parts; `part_filter` says which parts it is given: names, or a function of a
-    name. Both stand for what dataset.yaml says, for all folders, or, as dicts, for the
-    folders that they name. `trust_code` names folders whose own files may be run, and
-    with them all folders below, beside those that the environment variable
-    ENERGIZE_TRUST_CODE names, and those that `energize trust` remembers; and modules
-    that may be imported for the factories that dataset.yaml names.
+    Args:
+        sample_loader: Function that returns the fields of a sample, by name, from a
+            dict of its decoded parts. It replaces that of dataset.yaml, for all
+            folders, or as a dict, for the folders that are its keys.
+        part_filter: The parts that samples have: names, or a function of a name. Also
+            for all folders or by folder.
+        trust_code: Folders whose own files may be run, with all folders below them, in
+            addition to the variable ENERGIZE_TRUST_CODE and the folders of `energize
+            trust`; and modules that may be imported for factories in dataset.yaml.
 
-    Raises `ConfigError` for values that are neither.
+    Raises:
+        ConfigError: For wrong values.
     """
 
     sample_loader: LoadFunction | Mapping[FolderPath, LoadFunction] | None = None
@@ -167,15 +168,19 @@ class LoadingCode:
         *,
         crude: bool = False,
     ) -> tuple[LoadFunction | None, PartFilter | None, SampleDecoder | None]:
-        """Return the sample loader and the part filter of a folder whose dataset.yaml
-        names `code`, and its decoder: one that unpickles where the program or the
-        environment names the folder.
+        """Return the sample loader, part filter and decoder of a folder.
 
-        Samples that are `crude` have no loader; one that the file names all the same is
-        an error.
+        The decoder unpickles if the program or the environment names the folder.
 
-        Raises `UntrustedCodeError` when it names a file that the program says nothing
-        of, and `DatasetError` for files that are not there or cannot be run.
+        Args:
+            folder: The folder.
+            code: Functions that its dataset.yaml names.
+            decoder: The decoder, or None.
+            crude: Whether its samples are crude; then a sample loader is an error.
+
+        Raises:
+            UntrustedCodeError: For a file that is not trusted.
+            DatasetError: For files that are missing or fail.
         """
         if crude and "sample_loader" in code:
             raise DatasetError(
@@ -257,8 +262,7 @@ NO_CODE = LoadingCode()
 
 
 def loading_code(arguments: dict[str, Any]) -> LoadingCode:
-    """Return what `sample_loader`, `part_filter` and `trust_code` among these say, and
-    take them out.
+    """Remove the arguments of `LoadingCode` from a dict, and return them.
 
     >>> arguments = {"part_filter": ["jpg"], "handler": None}
     >>> loading_code(arguments).part_filter, arguments
@@ -276,20 +280,19 @@ T_sample = TypeVar("T_sample")
 
 _RESTORE_TAG = "Webdataset"
 _ABSENT: Any = object()
-"""What a field has that no part was found for, and that may lack."""
+"""Value of an optional field with no matching part."""
 
 _LIST = re.compile(r"(?:typing\.)?(?:Optional\[)?(?:typing\.)?[Ll]ist\[(.*)")
-"""An annotation that is a list, and of what."""
+"""Annotation of a list, with the type of its elements."""
 
 _ARRAYS = re.compile("Tensor|ndarray|Any")
 
 _MOST_PLANS = 256
-"""Sets of part names that a loader keeps a plan for; samples of one dataset have
-few."""
+"""Sets of part names with a stored plan; a dataset has few."""
 
 
 _Option = tuple[PartAccess, list[str]]
-"""One way to a value, and the parts that it means among those of a sample."""
+"""An access to a part, and the matching parts of a sample."""
 
 _Decode = Callable[[str, bytes], Any]
 
@@ -302,41 +305,46 @@ options, if one does."""
 
 @dataclass(frozen=True, kw_only=True)
 class SampleLoader(Generic[T_sample]):
-    """Makes samples of `sample_type` from raw ones: a function to map over a source.
+    """Makes samples of a type from raw ones; mapped over a source.
 
-    A raw sample is what `WebdatasetSource` gives: a dict of `__key__`, `__dataset__`,
-    `__shard__`, `__index__` and the bytes of its parts by name. `field_map` says for
-    each field which part it comes from: "jpg,png" is the first of these that the sample
-    has; "json[caption][en]" a value inside a JSON part. Only parts that a field needs
-    are decoded, each once. With `decoder=None` they stay bytes; keys in brackets read
-    JSON all the same.
+    A raw sample, as `WebdatasetSource` returns it, is a dict of `__key__`,
+    `__dataset__`, `__shard__`, `__index__` and the bytes of its parts by name. Only
+    parts that a field needs are decoded, each once.
 
-    "*.jpg" is the list of all parts that match, 0.jpg before 10.jpg.
+    Args:
+        sample_type: The type of the samples. A `CrudeSample` has all parts, decoded, by
+            name.
+        field_map: The part of each field: "jpg,png" is the first of these that the
+            sample has, "json[caption][en]" a value in a JSON part, "*.jpg" the list of
+            all matching parts, 0.jpg before 10.jpg. By default, the usual parts (`jpg`,
+            `png` for an image, `txt` for a text, `cls` for a label, else a key of
+            `json`); fields with a default may be missing.
+        decoder: Decodes parts. None leaves bytes, but keys in brackets still read JSON.
+        subflavors: Labels of the samples.
+        sample_loader: Instead of a field map: function of a dict of decoded parts and
+            metadata that returns a dict of fields.
+        part_filter: The parts that samples have: names, or a function of a name.
+        checked: Fields whose values must fit their annotated types.
+        numbered: The source whose shards number the samples.
 
-    Without a field map the usual parts are taken (`jpg`, `png` for an image, `txt` for
-    a text, `cls` for a label, else a key of `json`), and fields with a default may be
-    missing.
+    Raises:
+        ConfigError: For a wrong type, unknown or missing fields, and malformed
+            descriptions. Calls raise `DataError` for a missing part or key, and
+            `DecodeError`.
 
-    In place of a field map, `sample_loader` is given a dict of the decoded parts with
-    the metadata of the sample, and returns a dict of the fields. `part_filter` says
-    which parts there are for anyone: a list of names, or a function of a name. A
-    `CrudeSample` has all parts, decoded, by their names.
-
-    Raises `ConfigError` for a type that is no sample type, fields that it does not
-    have, fields without a default that the map leaves out, and malformed descriptions.
-    Calling it raises `DataError` naming the sample, when a part or a key is missing,
-    and `DecodeError`.
-
-    >>> from energize import TextSample
-    >>> load = SampleLoader(sample_type=TextSample, field_map={"text": "json[body]"})
-    >>> raw = {
-    ...     "__key__": "a",
-    ...     "__dataset__": "texts",
-    ...     "__shard__": "0.tar",
-    ...     "__index__": 0,
-    ... }
-    >>> load(raw | {"json": b'{"body": "hello"}'}).text
-    'hello'
+    Example:
+        >>> from energize import TextSample
+        >>> load = SampleLoader(
+        ...     sample_type=TextSample, field_map={"text": "json[body]"}
+        ... )
+        >>> raw = {
+        ...     "__key__": "a",
+        ...     "__dataset__": "texts",
+        ...     "__shard__": "0.tar",
+        ...     "__index__": 0,
+        ... }
+        >>> load(raw | {"json": b'{"body": "hello"}'}).text
+        'hello'
     """
 
     order_name: ClassVar[str] = "SampleLoader"
@@ -348,11 +356,11 @@ class SampleLoader(Generic[T_sample]):
     sample_loader: LoadFunction | None = None
     part_filter: PartFilter | None = None
     checked: Sequence[str] = ()
-    """Fields whose values have to be of the annotated types, else the sample fails."""
+    """Fields whose values must fit their annotated types."""
     numbered: Any = field(default=None, repr=False, compare=False)
-    """The source by whose shards samples are numbered, if that is known."""
+    """The source whose shards number the samples, if there is one."""
     loads_stored: ClassVar[bool] = True
-    """What it returns for a stored sample is what the key of that sample restores."""
+    """The key of a stored sample restores the result."""
 
     def __post_init__(self) -> None:
         sample_type = self.sample_type
@@ -371,7 +379,7 @@ class SampleLoader(Generic[T_sample]):
         object.__setattr__(self, "part_filter", _checked_filter(self.part_filter))
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what is pickled: the description, not what was compiled from it."""
+        """Return the fields, without plans."""
         return {option.name: getattr(self, option.name) for option in fields(self)}
 
     def describe(self) -> dict[str, Any]:
@@ -412,9 +420,7 @@ class SampleLoader(Generic[T_sample]):
 
     @property
     def is_pure(self) -> bool:
-        """Whether a sample is a function of its bytes: no function of the user makes
-        it.
-        """
+        """Whether samples depend on bytes only, and on no function of the user."""
         decoders = () if self.decoder is None else self.decoder.fields.values()
         is_library_code = all(
             decoder is None or isinstance(decoder, SampleDecoder)
@@ -471,12 +477,10 @@ class SampleLoader(Generic[T_sample]):
         return self.sample_type(**{**self._metadata(raw, contents), **values})
 
     def _conform(self, values: dict[str, Any]) -> None:
-        """Make lists of single values for list fields, and compare checked fields with
-        their types.
+        """Wrap single values of list fields in lists, and check types of fields.
 
         Raises:
             DataError: If a value of a checked field is of another type.
-
         """
         for name, elements in self._lists.items():
             value = values.get(name)
@@ -495,9 +499,7 @@ class SampleLoader(Generic[T_sample]):
 
     @cached_property
     def _lists(self) -> dict[str, str]:
-        """The fields that are lists, and what their annotations say of what is in the
-        list.
-        """
+        """List fields, with the annotation of their elements."""
         classes = reversed(self.sample_type.__mro__)
         annotations = {
             n: str(a) for base in classes for n, a in get_annotations(base).items()
@@ -511,7 +513,7 @@ class SampleLoader(Generic[T_sample]):
 
     @cached_property
     def _accesses(self) -> dict[str, tuple[PartAccess, ...]]:
-        """For each field the parts it may come from."""
+        """The accesses of each field, preferred first."""
         field_map = (
             default_field_map(self.sample_type)
             if self.field_map is None
@@ -521,7 +523,7 @@ class SampleLoader(Generic[T_sample]):
 
     @cached_property
     def _calls(self) -> dict[str, FieldCall]:
-        """The fields that functions make."""
+        """Calls of fields that functions make."""
         calls = {
             name: parse_call(text) for name, text in (self.field_map or {}).items()
         }
@@ -554,9 +556,7 @@ class SampleLoader(Generic[T_sample]):
         raw: Mapping[str, Any],
         content: Callable[..., Any],
     ) -> Any:
-        """Return what the first option that leads anywhere leads to; `_ABSENT` where a
-        field may lack. `content` gives parts, decoded.
-        """
+        """Return the value of the first matching option, or `_ABSENT`."""
         reasons: list[str] = []
         for access, parts in options:
             values = [content(part, keyed=bool(access.keys)) for part in parts]
@@ -583,7 +583,7 @@ class SampleLoader(Generic[T_sample]):
     # Of all parts, and what both ways make in the end.
 
     def _load_all(self, raw: Mapping[str, Any]) -> T_sample:
-        """Return a crude sample, or the one that the program's function makes."""
+        """Return a crude sample, or the result of the sample loader."""
         names = [name for name in raw if not name.startswith("__")]
         parts = dict(raw) if self.decoder is None else self.decoder(raw)
         if self._crude:
@@ -604,7 +604,7 @@ class SampleLoader(Generic[T_sample]):
 
     @cached_property
     def _first_indices(self) -> Mapping[str, int]:
-        """How many samples the shards before each one have."""
+        """Index of the first sample of each shard."""
         if self.numbered is None:
             return defaultdict(int)
         firsts = accumulate(self.numbered.counts, initial=0)
@@ -642,7 +642,7 @@ def _checked_filter(parts: PartFilter | None) -> PartFilter | None:
 def _called(
     field: str, call: FieldCall, options: list[_Option], content: Callable[..., Any]
 ) -> Any:
-    """Return what a function makes of parts; what a sample lacks is None."""
+    """Return the result of a function of parts; a missing part is None."""
     arguments: list[tuple[str, Any]] = []
     for (label, access), (_, parts) in zip(call.arguments, options, strict=True):
         value: Any = (
@@ -666,9 +666,7 @@ def _content(
     *,
     keyed: bool,
 ) -> Any:
-    """Return a part decoded; `keyed` to what keys lead into, JSON where nothing else
-    is.
-    """
+    """Return a decoded part; if `keyed`, an undecoded part is read as JSON."""
     if part.startswith("__"):
         return raw[part]
     if contents.get(part, _ABSENT) is _ABSENT:
@@ -683,13 +681,16 @@ def _content(
 
 @dataclass(frozen=True)
 class JoinLoader:
-    """Makes one sample of a tuple of raw ones: a function to map over a `JoinedSource`.
+    """Makes one sample of several raw ones; mapped over a `JoinedSource`.
 
-    Each is loaded by the loader at its place, a `SampleLoader` say, None stays None,
-    and `function` joins what comes out: given by place, or by `names`.
+    Args:
+        loaders: The loader of each raw sample; None stays None.
+        names: Keywords for the loaded samples; None passes them by position.
+        function: Joins the loaded samples.
 
-    Raises `ConfigError` for a joiner that gives no sample, and what the loaders and it
-    raise.
+    Raises:
+        ConfigError: If `function` does not return a sample; calls also raise errors of
+            the loaders and of `function`.
     """
 
     order_name: ClassVar[str] = "JoinLoader"
@@ -701,7 +702,7 @@ class JoinLoader:
 
     @property
     def is_pure(self) -> bool:
-        """Whether a sample is a function of the bytes that it is joined of."""
+        """Whether joined samples depend on bytes only."""
         library_function = getattr(Sample.from_joined, "__func__", None)
         is_library_code = getattr(self.function, "__func__", None) is library_function
         return is_library_code and all(

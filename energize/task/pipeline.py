@@ -1,6 +1,4 @@
-"""Datasets as they are asked for, before they are made: what task encoders are
-given.
-"""
+"""Factories of datasets, which task encoders get before datasets are built."""
 
 from __future__ import annotations
 
@@ -25,23 +23,24 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class BaseCoreDatasetFactory(ABC, Generic[T_co]):
-    """A dataset as it is asked for, before it is made: `build()` makes it.
+    """A description of a dataset; `build()` returns the dataset.
 
-    `len` is the number of samples in one pass, on all ranks together. `paths` are the
-    folders or files that it is read from.
+    `len` is the number of samples of a pass, on all ranks together. `paths` are the
+    folders or files that are read.
     """
 
     __sample_type__: ClassVar[type[Any]]
     paths: list[Any]
     subflavors: dict[str, Any]
     sample_weight: float | None = None
-    """How much its samples count in the loss, as the metadataset says that it was
-    loaded from."""
+    """Loss weight of its samples from the metadataset, or None."""
 
     @abstractmethod
     def build(self, worker_rotation_offset: int = 0) -> Dataset[T_co]:
-        """Return one pass over the samples, in a new order each time where
-        `training`.
+        """Return one pass over the samples; for training, in a new order each time.
+
+        Args:
+            worker_rotation_offset: Has no use.
         """
 
     @abstractmethod
@@ -57,9 +56,12 @@ class BaseCoreDatasetFactory(ABC, Generic[T_co]):
 class SampleOrder:
     """The order in which the samples of a source are read; see `ShuffleDataset`.
 
-    `over_epochs`: so many passes are shuffled at once; -1: drawn with replacement;
-    None: in stored order, shuffled within windows of `shuffle_buffer_size` only, if
-    that is given.
+    Args:
+        over_epochs: Passes that are shuffled together; -1 draws with replacement; None
+            reads in stored order, shuffled only within windows of
+            `shuffle_buffer_size`.
+        max_samples_per_sequence: Length of runs that are read in sequence.
+        shuffle_buffer_size: Size of the windows of a local shuffle.
     """
 
     over_epochs: int | None = 1
@@ -68,7 +70,7 @@ class SampleOrder:
 
 
 STORED = SampleOrder(None)
-"""As stored, the same in every pass."""
+"""Stored order, the same in every pass."""
 
 
 def select_subset(source: Any, subset: Subset | None) -> Any:
@@ -84,7 +86,18 @@ def select_subset(source: Any, subset: Subset | None) -> Any:
 
 
 class SourceFactory(BaseCoreDatasetFactory[T_co]):
-    """Samples of one source, read in an order and converted by `load`."""
+    """A factory of the samples of one source.
+
+    Args:
+        source: The source.
+        load: Makes a sample of a raw one.
+        sample_type: The type of the samples.
+        paths: The folders or files that are read.
+        subflavors: Labels of the samples.
+        order: The order of the samples.
+        worker_config: The ranks and the seed.
+        sample_weight: Loss weight of the samples, or None.
+    """
 
     def __init__(
         self,
@@ -156,9 +169,7 @@ class SourceFactory(BaseCoreDatasetFactory[T_co]):
 
 
 class DatasetBlendMode(Enum):
-    """What the numbers of loaded datasets say: nothing, weights, or passes in an
-    epoch.
-    """
+    """Meaning of the numbers of datasets: none, weights, or passes per epoch."""
 
     NONE = "none"
     DATASET_WEIGHT = "dataset_weight"
@@ -167,8 +178,13 @@ class DatasetBlendMode(Enum):
 
 @dataclass(slots=True, kw_only=True)
 class LoadedDataset:
-    """A dataset of a metadataset, with its share of the whole (all weights sum to 1),
-    or how often an epoch reads it, and the stores that its cookers may read from.
+    """A dataset of a metadataset, with its number in the mix.
+
+    Args:
+        dataset: The factory of its samples.
+        weight: Its share of the mix; all weights sum to 1.
+        repetitions: Its passes in an epoch.
+        aux: Stores for cookers, by name.
     """
 
     dataset: BaseCoreDatasetFactory[Any]
@@ -179,9 +195,7 @@ class LoadedDataset:
 
 @dataclass(slots=True, kw_only=True)
 class LoadedDatasetList:
-    """The datasets of a metadataset, in the order of the file, and what their numbers
-    say.
-    """
+    """The datasets of a metadataset in file order, and the blend mode."""
 
     datasets: list[LoadedDataset]
     blend_mode: DatasetBlendMode = DatasetBlendMode.NONE

@@ -1,5 +1,7 @@
-"""Task encoders that are ready to use: for processors and tokenizers of Hugging Face's
-transformers, and for the classification of images.
+"""Task encoders that are ready to use.
+
+`ProcessorTaskEncoder` is for processors and tokenizers of transformers,
+`ImageClassificationTaskEncoder` for the classification of images.
 """
 
 from __future__ import annotations
@@ -49,7 +51,7 @@ from energize.task.encoder import TaskEncoder
 from energize.task.hooks import Batch, concat_pad, default
 
 IGNORED = -100
-"""The label of tokens that no loss is of, as models of transformers take it."""
+"""Label of tokens without a loss, as models of transformers expect it."""
 
 _GENERATION = re.compile(r"\{%-?\s*generation\b")
 _MARKER = "\ue000"  # a letter that no template and no text has
@@ -67,13 +69,14 @@ _OF_MEDIA = ("pixel_", "image_", "video_")
 
 @dataclass(kw_only=True)
 class ProcessorBatch(Batch):
-    """What a model of transformers takes: `model(**batch)`. Fields that are None are no
-    items of it. Of shape (samples, tokens), or (1, tokens) where it is packed, are
-    `input_ids`, `labels`, `attention_mask`, `position_ids` and the type ids;
-    `cu_seqlens` (also `cu_seq_lens_q` and `cu_seq_lens_k`) is int32, where each sample
-    of a packed row starts and the last one ends.
+    """The arguments of a model of transformers; fields of None are not items.
 
-    A processor that gives more needs a subclass with fields of these names.
+    `input_ids`, `labels`, `attention_mask`, `position_ids` and type ids have the shape
+    (samples, tokens), or (1, tokens) for packed rows. `cu_seqlens` (also
+    `cu_seq_lens_q` and `cu_seq_lens_k`) is int32: the start of each sample of a packed
+    row, and the end of the last one.
+
+    A processor with further outputs needs a subclass with fields of these names.
     """
 
     input_ids: torch.Tensor
@@ -100,9 +103,7 @@ class ProcessorBatch(Batch):
 
 @dataclass(kw_only=True, slots=True)
 class _Encoded(Sample):
-    """`tokens`: of shape (tokens,) each; `media`: what is joined along its first
-    dimension.
-    """
+    """Tensors of shape (tokens,), and media to join along dimension 0."""
 
     tokens: dict[str, torch.Tensor]
     media: dict[str, torch.Tensor]
@@ -124,46 +125,54 @@ def _tokens(sample: _Encoded) -> int:
 
 
 class ProcessorTaskEncoder(TaskEncoder[Any, Any, Any, Any]):
-    """Makes conversations, captions, questions and texts what a model of transformers
-    trains on.
+    """Encode conversations, captions, questions and texts for a model of transformers.
 
-    `processor` is one of transformers, or a tokenizer where there are no images.
-    Conversations go through its chat template, images through its own placeholders. A
-    `CaptioningSample` is a turn of the user, its image and `prompt`, and the caption as
-    the answer; a `VQASample` its question and the answer of the largest weight; a
-    `TextSample` is a text without turns, begun as the tokenizer begins a text, and
-    ended by the end-of-sequence token. Images are turned upright.
+    Conversations pass the chat template of the processor, images its placeholders. A
+    `CaptioningSample` becomes a turn of the user, with the image and `prompt`, and the
+    caption as answer. A `VQASample` becomes its question and the answer of the largest
+    weight. A `TextSample` is a text without turns, which starts like every text of the
+    tokenizer and ends with the end-of-sequence token. Images are turned upright.
 
-    `labels` are the tokens of the assistant's turns, and -100 elsewhere: those that the
-    template marks by `{% generation %}`, or else those by which the conversation grows
-    with such a turn. Placeholders of images are never learned.
+    `labels` are the tokens of the turns of the assistant, and -100 elsewhere: the
+    tokens that the template marks by `{% generation %}`, or the text that such a turn
+    adds to the conversation. Placeholders of images are never learned. `train`, `loss`,
+    `weight`, `loss_mask` or `masked` of a turn decide whether it is learned.
 
-    Samples are padded to the longest of a batch, at `padding_side` (by default the
-    tokenizer's), to a multiple of `pad_to_multiple_of`. With `packing` those of a batch
-    are one row, end to end, with `position_ids` and `cu_seqlens`, without padding; and
-    with `packing_buffer_size` of `get_train_dataset`, rows are filled up to
-    `max_length`. Nothing is ever cut: a sample of more than `max_length` tokens is an
-    error, or left out with `too_long="skip"`, which the log says once. Batches are of
-    `batch_type`, a subclass of `ProcessorBatch`.
+    Tools, tool calls and reasoning are passed to the chat template. If the template
+    does not write one of them, or refuses the conversation, the sample is damaged.
+    Samples are never cut.
 
-    Raises `ConfigError` for a processor without a tokenizer, or whose model looks ahead
-    in answers (PaliGemma), a tokenizer without a token for padding, and in use, for one
-    without a chat template or whose template is not known to mark what the assistant
-    says, and packed rows of a processor whose model tells samples apart by more than
-    positions; `DataError` for a turn that the template leaves out.
+    Args:
+        processor: A processor of transformers, or a tokenizer for data without images.
+        max_length: Tokens of a sample, and of a packed row, at most.
+        too_long: "error" raises for longer samples; "skip" leaves them out, with one
+            log message.
+        packing: Whether the samples of a batch are joined into one row without padding,
+            with `position_ids` and `cu_seqlens`. With `packing_buffer_size` of
+            `get_train_dataset`, rows are filled up to `max_length`.
+        padding_side: Side on which samples are padded to the longest of a batch; by
+            default that of the tokenizer.
+        pad_to_multiple_of: The padded length is a multiple of this number.
+        prompt: Text of the user for a `CaptioningSample`.
+        batch_type: The type of the batches, a subclass of `ProcessorBatch`.
+        unknown_keys: "error" raises for a turn with unknown keys; "skip" leaves the
+            sample out.
+        extra_keys: Further keys of turns, which are passed to the template.
 
-    `train`, `loss`, `weight`, `loss_mask` or `masked` of a turn decide whether it is
-    learned. Tools, calls of them and reasoning are passed to the chat template. If it
-    does not write one of them, or refuses the conversation, the sample is damaged. A
-    key of a turn that is neither known nor in `extra_keys` is an error; with
-    `unknown_keys="skip"` the sample is left out.
+    Raises:
+        ConfigError: For a processor without a tokenizer, a model that looks ahead in
+            answers (PaliGemma), or a tokenizer without a padding token. Calls raise it
+            for a missing chat template, a template that does not show the turns of the
+            assistant, and packing for a model that uses more than positions to
+            separate samples. They raise `DataError` for a turn that the template leaves
+            out.
 
-    >>> ProcessorTaskEncoder("Qwen/Qwen2-VL-2B-Instruct")
-    Traceback (most recent call last):
-        ...
-    energize.errors.ConfigError: ProcessorTaskEncoder takes a processor or a tokenizer \
-of transformers, as AutoProcessor.from_pretrained(...) returns it; got \
-'Qwen/Qwen2-VL-2B-Instruct'
+    Example:
+        >>> try:
+        ...     ProcessorTaskEncoder("Qwen/Qwen2-VL-2B-Instruct")
+        ... except ConfigError as error:
+        ...     print(str(error)[:60])
+        ProcessorTaskEncoder takes a processor or a tokenizer of tra
     """
 
     decoder = SampleDecoder(image_decode="pilrgb", orient=True)
@@ -225,9 +234,7 @@ of transformers, as AutoProcessor.from_pretrained(...) returns it; got \
         self.batch_type = batch_type
 
     def encode_sample(self, sample: Any) -> _Encoded:
-        """Return the sample as tokens with labels, and what the processor makes of its
-        images.
-        """
+        """Return a sample as tokens with labels, and its processed images."""
         if isinstance(sample, TextSample):
             encoding, learned = self._text_only(_text(sample.text, "text"))
         else:
@@ -271,9 +278,7 @@ of transformers, as AutoProcessor.from_pretrained(...) returns it; got \
     def _leave_out(
         self, sample: Sample, argument: str, reason: str, remedy: str
     ) -> NoReturn:
-        """Raise what an argument asks for: an error, or `SkipSample`, which is logged
-        once.
-        """
+        """Raise an error, or `SkipSample` if the argument is 'skip'."""
         if getattr(self, argument) == "error":
             raise SampleError(
                 f"ProcessorTaskEncoder: the sample {reason}; {remedy}, or leave such "
@@ -284,7 +289,7 @@ of transformers, as AutoProcessor.from_pretrained(...) returns it; got \
         raise SkipSample(reason)
 
     def _turns(self, sample: Any) -> tuple[list[Turn], list[Any]]:
-        """Return the conversation that a sample is, and its images."""
+        """Return the conversation of a sample, and its images."""
         if isinstance(sample, ConversationSample):
             if sample.videos:
                 raise ConfigError(
@@ -319,9 +324,7 @@ of transformers, as AutoProcessor.from_pretrained(...) returns it; got \
     def _conversation(
         self, turns: Sequence[Turn], images: list[Any], tools: list[Any]
     ) -> tuple[dict[str, Any], torch.Tensor]:
-        """Return what the processor makes of a conversation, and which tokens are
-        learned.
-        """
+        """Return a processed conversation, and the mask of learned tokens."""
         learned = [
             turn.role == "assistant" if turn.learned is None else turn.learned
             for turn in turns
@@ -366,7 +369,7 @@ of transformers, as AutoProcessor.from_pretrained(...) returns it; got \
     def _without_images(
         self, text: str, spans: list[tuple[int, int]]
     ) -> list[tuple[int, int]]:
-        """Return the spans without placeholders of images: they are not learned."""
+        """Return the spans without placeholders of images."""
         placeholder = str(getattr(self.processor, "image_token", None) or IMAGE)
         for cut in re.finditer(re.escape(placeholder), text):
             parts = [
@@ -393,9 +396,7 @@ of transformers, as AutoProcessor.from_pretrained(...) returns it; got \
     def _check_written(
         self, turns: Sequence[Turn], messages: list[Any], text: str, tools: list[Any]
     ) -> None:
-        """Raise `DataError` where the template leaves out what is said, or writes it as
-        a list.
-        """
+        """Raise `DataError` if the template leaves out content of turns."""
         last_question = max(
             (n for n, turn in enumerate(turns) if turn.role == "user"), default=-1
         )
@@ -470,9 +471,7 @@ of transformers, as AutoProcessor.from_pretrained(...) returns it; got \
             )
 
     def _head(self, messages: list[Any], role: str, tools: list[Any]) -> str:
-        """Return what is written before the text of a turn that follows some
-        messages.
-        """
+        """Return the text that the template writes before the text of a turn."""
         content: Any = (
             _MARKER
             if self.processor is self.tokenizer
@@ -482,9 +481,7 @@ of transformers, as AutoProcessor.from_pretrained(...) returns it; got \
         return self._rendered([*messages, message], tools).partition(_MARKER)[0]
 
     def _special(self, text: str) -> bool:
-        """Return whether the tokenizer adds its tokens to a text, as transformers
-        decides it.
-        """
+        """Return whether the tokenizer adds special tokens to a text."""
         start = getattr(self.tokenizer, "bos_token", None)
         return not (start and text.startswith(start))
 
@@ -542,8 +539,10 @@ of transformers, as AutoProcessor.from_pretrained(...) returns it; got \
         learned: list[bool],
         tools: list[Any],
     ) -> list[tuple[int, int]]:
-        """Return where in the text is what is learned: what the template says is
-        generated, or that by which the conversation grows with the turns that are.
+        """Return the learned spans of the text.
+
+        They are marked by {% generation %} in the template, or are the text that a
+        learned turn adds to the conversation.
         """
         if _GENERATION.search(template):
             return self._generated_spans(template, messages, text, learned, tools)
@@ -610,8 +609,9 @@ of transformers, as AutoProcessor.from_pretrained(...) returns it; got \
         spans: list[tuple[int, int]],
         ids: torch.Tensor,
     ) -> torch.Tensor:
-        """Return which tokens are of the spans, for a processor that does not say where
-        tokens are: by as many as the text up to there has, with its images.
+        """Return the mask of learned tokens, for a processor without offsets.
+
+        The position of a token is the number of tokens of the text before it.
         """
         learned = torch.zeros_like(ids, dtype=torch.bool)
         placeholder = getattr(self.processor, "image_token", IMAGE)
@@ -637,9 +637,7 @@ of transformers, as AutoProcessor.from_pretrained(...) returns it; got \
     def _divided(
         self, encoding: dict[str, Any], learned: torch.Tensor
     ) -> dict[str, Any]:
-        """Return what is of tokens and what of media; the first token is predicted by
-        none.
-        """
+        """Return tensors of tokens, with labels, and of media."""
         shape = encoding["input_ids"].shape
         tokens = dict[str, torch.Tensor]()
         media = dict[str, torch.Tensor]()
@@ -785,9 +783,7 @@ def _with_text_arguments(keys: dict[str, Any]) -> dict[str, Any]:
 def _overlapping(
     offsets: torch.Tensor, replacements: list[Any], spans: list[tuple[int, int]]
 ) -> torch.Tensor:
-    """Return which tokens are of the spans of a text in which images then took their
-    places.
-    """
+    """Return which tokens are in the spans of a text with replaced images."""
     starts, ends = offsets.unbind(-1)
     learned = torch.zeros_like(starts, dtype=torch.bool)
     more = [
@@ -803,7 +799,7 @@ def _overlapping(
 
 
 def _as_bytes(image: Any) -> Any:
-    """Return an image with values of 0 to 255, which processors take them for."""
+    """Return an image with values from 0 to 255, as processors expect."""
     floating = isinstance(image, torch.Tensor) and image.is_floating_point()
     return (image * 255).round().to(torch.uint8) if floating else image
 
@@ -813,8 +809,11 @@ def _as_bytes(image: Any) -> Any:
 
 @dataclass(kw_only=True, slots=True)
 class ImageClassificationBatch(Batch):
-    """`pixel_values`: float32 (samples, 3, size, size), normalised; `labels`: int64
-    (samples,).
+    """A batch of images and classes.
+
+    Args:
+        pixel_values: Normalised images, float32 of shape (samples, 3, size, size).
+        labels: Classes, int64 of shape (samples,).
     """
 
     pixel_values: torch.Tensor
@@ -828,24 +827,28 @@ class _Classified(Sample):
 
 
 class ImageClassificationTaskEncoder(TaskEncoder[Any, Any, Any, Any]):
-    """Makes images with a class normalised tensors of one size.
+    """Encode images with a class as normalised tensors of one size.
 
-    For training a random part of 8 to 100 % of an image, of a ratio of 3:4 to 4:3, is
-    scaled to `size` and every second one mirrored; with `augment=False`, and for
-    validation, the central square, without an eighth of the shorter side. Values are (x
-    - mean) / std of x in 0..1, by default those of ImageNet. What is drawn belongs to
-    the place of a sample in the run, so it is the same in any number of workers and
-    after a resume.
+    For training, a random part of 8 to 100 % of an image, of a ratio from 3:4 to 4:3,
+    is scaled to `size`, and half of the images are mirrored. The random values depend
+    on the position of a sample in the run, so they are the same with any number of
+    workers and after a resume. For validation, the central square is used, without an
+    eighth of the shorter side.
 
-    `classes` are the names of the classes by number, for data that say the class by its
-    name. Raises `ConfigError` for a size below 1, samples of other types, and a name
-    that is none of these; `DataError` for a sample without a label.
+    Args:
+        size: Width and height of the tensors.
+        mean: Mean of each channel, for values from 0 to 1; by default of ImageNet.
+        std: Standard deviation of each channel; by default of ImageNet.
+        augment: Whether training draws random parts; False uses the central square.
+        classes: Names of the classes by number, for labels that are names.
 
-    >>> ImageClassificationTaskEncoder(size=0)
-    Traceback (most recent call last):
-        ...
-    energize.errors.ConfigError: ImageClassificationTaskEncoder: size is a whole \
-number, 1 or more; got 0
+    Raises:
+        ConfigError: For a size below 1. Calls raise it for samples of other types and
+            unknown names of classes, and `DataError` for a missing label.
+
+    Example:
+        >>> ImageClassificationTaskEncoder(size=32, classes=["cat", "dog"]).size
+        32
     """
 
     decoder = SampleDecoder(image_decode="pilrgb", orient=True)
@@ -927,9 +930,7 @@ def _central_box(width: int, height: int) -> Box:
 
 
 def _random_box(width: int, height: int, rng: np.random.Generator) -> Box:
-    """A part of 8 to 100 % of an image, of a ratio from 3:4 to 4:3, not larger than
-    it.
-    """
+    """Return a box of 8 to 100 % of an image, of a ratio from 3:4 to 4:3."""
     area = rng.uniform(0.08, 1) * width * height
     ratio = math.exp(rng.uniform(math.log(3 / 4), math.log(4 / 3)))
     wide = min(math.sqrt(area * ratio), width)

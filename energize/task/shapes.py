@@ -1,11 +1,10 @@
-"""Functions of field maps: they make the value of a field from several parts of a
-sample.
+"""Functions of field maps: they make the value of a field from several parts.
 
     field_map:
       turns: "chat(user=json[instruction], user=json[input], assistant=json[output])"
 
-A contributor adds a function to `SHAPES`: it takes the arguments in order, each with
-its label.
+To add a function, add it to `SHAPES`. It takes the arguments in order, each with its
+label.
 """
 
 from __future__ import annotations
@@ -22,8 +21,7 @@ from energize.core.validation import parse_json
 from energize.errors import DataError
 
 Arguments = Sequence[tuple[str, Any]]
-"""What a function is given: for each argument its label, or none, and its value, None
-if absent."""
+"""Label (or an empty text) and value of each argument; None for a missing part."""
 
 _EXCHANGES = (
     ("user", "assistant"),
@@ -40,9 +38,11 @@ _EXCHANGES = (
 def chat(arguments: Arguments) -> list[Turn]:
     """Return the turns of a question and its answer.
 
-    Labels are `system`, `history` (exchanges), `user` (several are joined by line
-    ends), `assistant`, `images` and `videos`; placeholders of images and videos that no
-    turn has come first.
+    Placeholders of images and videos that no turn has come first.
+
+    Args:
+        arguments: Labels are `system`, `history` (exchanges), `user` (several are
+            joined by line breaks), `assistant`, `images` and `videos`.
     """
     turns = [Turn("system", value) for value in _texts(arguments, "system")]
     for history in _values(arguments, "history"):
@@ -63,7 +63,7 @@ def exchanges(arguments: Arguments) -> list[Turn]:
     """Return the turns of a list of questions with their answers.
 
     An exchange is an object such as `{user, assistant}` or `{q, a}`, or a list of two
-    texts. Other keys of an object are those of the answer.
+    texts. Other keys of an object belong to the answer.
     """
     turns: list[Turn] = []
     for exchange in _listed(arguments[0][1]):
@@ -85,14 +85,10 @@ def first(arguments: Arguments) -> Any:
 
 
 def exchange_of(value: Any) -> tuple[str, str] | None:
-    """Return the question and the answer that a value is, None for anything else.
+    """Return the question and the answer of a value, None for other values.
 
-    >>> (
-    ...     exchange_of({"q": "What?", "a": "That."}),
-    ...     exchange_of(["What?", "That."]),
-    ...     exchange_of("a"),
-    ... )
-    (('What?', 'That.'), ('What?', 'That.'), None)
+    >>> exchange_of({"q": "What?", "a": "That."}), exchange_of("a")
+    (('What?', 'That.'), None)
     """
     pair: Sequence[Any] = ()
     if isinstance(value, list | tuple):
@@ -136,9 +132,9 @@ def _text_key(turn: Any) -> str | None:
 
 
 def interleaved(arguments: Arguments) -> list[Any]:
-    """Return texts and images in turn: an image for each text that is null.
+    """Return texts and images in turn: an image replaces each text that is null.
 
-    A third argument has for each image the number of the text that it precedes.
+    A third argument has the number of the text that follows each image.
     """
     texts = _listed(arguments[0][1])
     images = _listed(arguments[1][1])
@@ -169,9 +165,7 @@ def _inserted(texts: list[Any], images: list[Any], numbers: list[Any]) -> list[A
 
 
 def items(arguments: Arguments) -> list[Any]:
-    """Return the values that are not null as one list; a text that is a list is read as
-    one.
-    """
+    """Return the values that are not null as one list; a listing text is parsed."""
     values = [value for _, value in arguments if value is not None]
     if len(values) == 1:
         return listed_text(values[0]) or _listed(values[0])
@@ -179,7 +173,7 @@ def items(arguments: Arguments) -> list[Any]:
 
 
 def listed_text(value: Any) -> list[str] | None:
-    """Return the texts that a text such as `['a', "b"]` lists, None for anything else.
+    """Return the texts of a text such as `['a', "b"]`, None for other values.
 
     >>> listed_text("['a', 'b']"), listed_text("a, b")
     (['a', 'b'], None)
@@ -196,7 +190,7 @@ def listed_text(value: Any) -> list[str] | None:
 
 
 def choice(arguments: Arguments) -> int:
-    """Return the number of the right one of several choices, counted from 0.
+    """Return the index of the right one of several choices, from 0 on.
 
     The answer is a number, a letter, or the text of the choice itself.
     """
@@ -217,7 +211,7 @@ def choice(arguments: Arguments) -> int:
 
 
 def _number_of(answer: Any, choices: Sequence[Any]) -> int | None:
-    """Return the number that an answer means, None if it means none."""
+    """Return the index that an answer denotes, or None."""
     if isinstance(answer, str):
         word = answer.strip(" ().")
         if answer in choices:
@@ -236,7 +230,7 @@ SHAPES: Mapping[str, Callable[[Arguments], Any]] = MappingProxyType(
         for function in (chat, exchanges, first, placed, interleaved, items, choice)
     }
 )
-"""The functions that a field map may name."""
+"""The functions that a field map may use, by name."""
 
 
 def _values(arguments: Arguments, label: str) -> list[Any]:
@@ -267,9 +261,7 @@ def _placeholders(arguments: Arguments) -> str:
 
 
 def _with_placeholders(turns: list[Turn], arguments: Arguments) -> list[Turn]:
-    """Return turns with placeholders before what the user says first, unless they have
-    some.
-    """
+    """Add missing placeholders before the first turn of the user."""
     if any(IMAGE in turn.text or VIDEO in turn.text for turn in turns):
         return turns
     first = next((n for n, turn in enumerate(turns) if turn.role == "user"), 0)

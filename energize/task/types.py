@@ -1,4 +1,4 @@
-"""Whether the fields of a sample are what the annotations of its type say."""
+"""Compare the values of samples with the annotations of their types."""
 
 from __future__ import annotations
 
@@ -19,10 +19,9 @@ _ITEMS = 100
 
 
 def type_faults(sample: Any) -> dict[str, str]:
-    """Return for each field whose value is not of its annotated type what is wrong.
+    """Return the faults of fields whose value does not fit the annotated type.
 
-    An image may be a tensor, an array or a PIL image; where images are annotated, a
-    video that is decoded later may stand in its place.
+    An image may be a tensor, an array or a PIL image, or a video that is decoded later.
 
     Args:
         sample: A sample of any type; a `CrudeSample` has no types.
@@ -34,7 +33,6 @@ def type_faults(sample: Any) -> dict[str, str]:
         >>> from energize import TextSample
         >>> type_faults(TextSample(__key__="0", text=5))
         {'text': 'expected str, found int: 5'}
-
     """
     if isinstance(sample, dict | CrudeSample):
         return {}
@@ -48,7 +46,7 @@ def type_faults(sample: Any) -> dict[str, str]:
 
 
 def type_fault(sample_type: type[Any], field: str, value: Any) -> str:
-    """Return why a value does not fit a field of a type; an empty text if it fits."""
+    """Return the reason why a value does not fit a field; empty if it fits."""
     hints = _hints(cast("Any", sample_type))
     if field not in hints or _fits(value, hints[field]):
         return ""
@@ -58,9 +56,7 @@ def type_fault(sample_type: type[Any], field: str, value: Any) -> str:
 
 
 def text_fields(sample_type: type[Any]) -> list[str]:
-    """Return the fields of a type that are annotated as one text, or as a text or
-    None.
-    """
+    """Return the fields that are annotated as a text, or as a text or None."""
     hints = _hints(cast("Any", sample_type))
     texts = [name for name in hints if name not in METADATA]
     return [
