@@ -186,7 +186,7 @@ def made() -> dict[Path, str]:
         _block("tutorial.md", "load_state_dict"),
         _section("debugging.md", "Look before you train"),
         _section("messages.md", "Questions"),
-        _section("index.md", "Find a page"),
+        "## All pages\n\n[llms.txt](llms.txt) lists all pages with a sentence each.",
     ]
     return {
         ROOT / "ARCHITECTURE.md": architecture(),
