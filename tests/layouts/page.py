@@ -1,4 +1,4 @@
-"""Generate docs/your-data.md: common layouts of data and the line that reads each.
+"""Generate docs/your-data.md: common layouts of data and the field map of each.
 
 Each row is a layout of these tests, so the page shows only what is tested.
 `python -m tests.layouts.page` writes the page.
@@ -118,7 +118,7 @@ def text_of_page(folder: Path) -> str:
     text = HEAD.read_text().replace(COUNT, str(len(LAYOUTS)))
     for sample_type in sorted(sections):
         text += f"\n### {sample_type}\n\n"
-        text += "| layout | files | line |\n|---|---|---|\n"
+        text += "| layout | files | field map |\n|---|---|---|\n"
         text += "".join(sections[sample_type])
     text += "\n## Layouts that need a line from you\n\n"
     text += "These are errors, because more than one reading is possible or a file\n"
@@ -132,7 +132,8 @@ def text_of_page(folder: Path) -> str:
 def row_of_reading(words: str, layout: Layout, root: Path) -> tuple[str, str]:
     """Return the sample type of a layout and its row, from its first opening."""
     spec = infer(root / layout.expected[0].path)
-    return spec.sample_type, row(words, files_of(root), code(spec.override))
+    _, _, field_map = spec.override.partition("field_map: ")
+    return spec.sample_type, row(words, files_of(root), code(field_map or "{}"))
 
 
 def row_of_refusal(words: str, remedy: str, layout: Layout, root: Path) -> str:
