@@ -1,1 +1,1 @@
-"""What loose data are: inferred from the data, described by a spec, and verified."""
+"""Inference of loose data: readings, their description by a spec, and verification."""

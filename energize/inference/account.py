@@ -1,4 +1,4 @@
-"""What is done with every file and every column, for the spec."""
+"""The use of every file and every column of a reading, for the spec."""
 
 from __future__ import annotations
 
@@ -190,9 +190,7 @@ _REASONS = {
 def _columns(
     reading: Reading, field_map: Mapping[str, str], *, crude: bool
 ) -> Iterable[Use]:
-    """Yield the use of every column; of columns in others only if one of them is
-    used.
-    """
+    """Yield the use of every column; of inner columns only if a sibling is used."""
     used = _roles_of_columns(field_map)
     opened = {name.partition("[")[0] for name in used if "[" in name}
     for name, column in reading.columns.items():

@@ -1,4 +1,4 @@
-"""What formats have in common: candidates, how they are read, and rows with keys."""
+"""Candidates of formats, their readings, and keyed rows."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from energize.inference.columns import ColumnProfile, NameLook, columns_of
 from energize.inference.scene import Scene, listed, sample_of
 
 STATED = 9
-"""The strength of a format that the user names."""
+"""Strength of a format that the user names."""
 
 CERTAIN = 6
-"""That of contents, and of names of files."""
+"""Strength of contents, and of names of files."""
 
 KEYED = 5
-"""That of names without extensions, and of numbers."""
+"""Strength of names without extensions, and of numbers."""
 
 CLASSES = 4
-"""That of names of folders."""
+"""Strength of names of folders."""
 
 WEAK = 2
-"""That of tables that say nothing of the images."""
+"""Strength of tables without content about the images."""
 
 ALONE = 1
-"""That of images with nothing beside them."""
+"""Strength of images without other files."""
 
 FILE = "file_name"
-"""The column of rows that are made for files."""
+"""Column of file names in rows that are built from files."""
 
 
 @dataclass(frozen=True)
@@ -60,12 +60,11 @@ class Reading:
     Attributes:
         rows: The rows.
         first: Some rows, with the contents of their files.
-        columns: The columns of these.
-        files: Columns that are files but no media, with the prefix of their parts.
-        parts: Where columns are read from that are not in the rows themselves.
-        row_parts: Rows of each split part, if a column states the parts.
+        columns: Profiles of the columns of these rows.
+        files: Columns of files other than media, with the prefix of their parts.
+        parts: Access of the columns that are not in the rows themselves.
+        row_parts: Number of rows of each split part, if a column states the parts.
         account: The use of files.
-
     """
 
     rows: ShardedSource[Row]
@@ -84,17 +83,16 @@ class Reading:
 
 @dataclass(frozen=True)
 class Candidate:
-    """What the files of a split part may be.
+    """A possible reading of the files of a split part.
 
     Attributes:
-        format: The name of the format, as an entry of a metadataset has it.
-        strength: How much speaks for it.
-        argument: What speaks for it.
-        claims: What each file is used as.
+        format: Name of the format, as in an entry of a metadataset.
+        strength: Strength of the evidence.
+        argument: The evidence, for messages.
+        claims: Role of each file.
         read: Returns the rows.
-        problem: Why it cannot be read, without the path; None if it can.
-        override: The line of an entry that chooses it.
-
+        problem: Error that prevents reading, without the path. None if it can be read.
+        override: Line of an entry that selects it.
     """
 
     format: str
@@ -107,7 +105,7 @@ class Candidate:
 
     @property
     def line(self) -> str:
-        """What an entry says to have it read."""
+        """The line of an entry that selects this candidate."""
         return self.override or f"format: {self.format}"
 
 
@@ -122,8 +120,7 @@ def reading_of(
     """Return rows in memory, keyed by the files in a column.
 
     Raises:
-        DatasetError: If there is no row.
-
+        DatasetError: If there are no rows.
     """
     repeated: list[str] = []
     keyed = counting(
@@ -148,7 +145,7 @@ def reading_of(
 
 
 def _keyed(rows: Iterable[Row], column: str, repeated: list[str]) -> Iterator[Row]:
-    """Yield rows with keys, each once: a second one of a name has a number."""
+    """Yield rows with unique keys; repeated names get a number."""
     counts: Counter[str] = Counter()
     for row in rows:
         name = row[column] if isinstance(row[column], str) else row[column][0]

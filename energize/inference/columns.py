@@ -1,4 +1,4 @@
-"""Columns of a table: what their values are."""
+"""Profiles of the columns of a table: the forms of their values."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ Row = Mapping[str, Any]
 
 IMAGE = "image"
 AV = "av"
-"""Forms of columns that hold or name media; of lists of them with an `s`."""
+"""Forms of columns that hold or name media; lists of them have an `s`."""
 
 _NAMING_FORMS = frozenset(["text", "texts", "number", "object", "objects", "mixed"])
-"""Forms of columns whose values may name media."""
+"""Forms of columns that may name media."""
 
 _LISTED_FORMS = frozenset(["text", "url", "number", "object", IMAGE, AV])
-"""Forms of values whose lists have a form of their own."""
+"""Forms of values with a form for their lists."""
 
 _WEB_MEDIA_WORDS = frozenset(["image", "img", "photo", "video", "content"])
 """Words in names of columns of URLs of media."""
@@ -36,7 +36,7 @@ _TURN_KEYS = ({"role", "from"}, {"content", "value", "tool_calls", "function_cal
 
 
 class Named(NamedTuple):
-    """What the values of a column name: images or videos, and where these lie, see
+    """The media that the values of a column name, and where they are stored, see
     `fill`.
     """
 
@@ -45,17 +45,17 @@ class Named(NamedTuple):
 
 
 NameLook = Callable[[str, Sequence[Any]], Named | None]
-"""Says of a column and its values which media they name, None if they name none."""
+"""Returns the media that a column and its values name, None if they name none."""
 
 
 @dataclass(frozen=True)
 class ColumnProfile:
-    """A column as the first rows and rows spread over the table show it.
+    """A column, as shown by its first rows and rows spread over the table.
 
-    `form` is what all values are that are not null: `image`, `av`, `text`, `url`,
+    `form` is the form of all values that are not null: `image`, `av`, `text`, `url`,
     `number`, `flag`, `bytes`, `object`, `turns`, `exchanges`, with an `s` for lists of
-    the former ones; `list` for other lists, `json` for texts of JSON, `null` where
-    there are no values, `mixed` for several.
+    them; `list` for other lists, `json` for JSON in text, `null` without values,
+    `mixed` for several forms.
     """
 
     name: str
@@ -102,7 +102,7 @@ class ColumnProfile:
 
     @property
     def is_metadata(self) -> bool:
-        """Whether its name says that it describes samples and is no part of them."""
+        """Whether its name is one of a description, which is not part of samples."""
         words = words_of(self.name)
         return not {*words[-1:], plain_name(self.name)}.isdisjoint(METADATA_WORDS)
 
@@ -118,7 +118,7 @@ class ColumnProfile:
 
     @property
     def has_content(self) -> bool:
-        """Whether it has content that a sample without it would lack."""
+        """Whether it has content that samples should contain."""
         content = (
             "text",
             "texts",
@@ -135,10 +135,9 @@ class ColumnProfile:
 
 
 def columns_of(rows: Sequence[Row], look: NameLook) -> dict[str, ColumnProfile]:
-    """Return the columns of rows by name, nested ones after all others.
+    """Return the columns of rows by name; nested columns come last.
 
-    The name of a column in another one has its keys: `answers[*][text]`,
-    `meta[caption]`.
+    The name of a nested column contains its keys: `answers[*][text]`, `meta[caption]`.
     """
     columns: dict[str, ColumnProfile] = {}
     nested: dict[str, ColumnProfile] = {}
@@ -178,13 +177,13 @@ def _column(name: str, values: Sequence[Any], look: NameLook) -> ColumnProfile:
 
 
 def _is_numbers(text: str) -> bool:
-    """Return whether a text is lines of numbers, as boxes are written."""
+    """Return whether a text consists of numbers, like a box."""
     words = text.replace(",", " ").split()
     return len(words) > 1 and all(_NUMBER.fullmatch(word) for word in words)
 
 
 def _is_null(value: Any) -> bool:
-    """Return whether a value says nothing: null, empty, or a list of nulls."""
+    """Return whether a value is null, empty, or a list of nulls."""
     if isinstance(value, list):
         return all(entry is None for entry in value)
     return value is None or value == ""
@@ -253,9 +252,7 @@ def _is_json(value: Any) -> bool:
 def _inside(
     column: ColumnProfile, look: NameLook, depth: int
 ) -> dict[str, ColumnProfile]:
-    """Return the columns that are inside a column of objects, lists of them or texts of
-    JSON.
-    """
+    """Return the columns inside a column of objects, of lists of them, or of JSON."""
     if not depth:
         return {}
     as_json = column.form == "json"
@@ -297,7 +294,7 @@ def _no_names(name: str, values: Sequence[Any]) -> None:
 
 
 def names_of(values: Iterable[Any]) -> list[str]:
-    """Return the names of files that values of a column may be, also in lists."""
+    """Return the values of a column, also in lists, that may be names of files."""
     listed = (
         entry
         for value in values

@@ -1,15 +1,10 @@
-"""Loose files made a prepared folder of tar shards: the same samples, known as the same
-ones.
+"""Conversion of loose files into a prepared folder of tar shards.
 
-Each shard gets its name when it is whole, and beside it a marker of what it was made
-of:
-
-    .nv-meta/tasks/convert-DIGEST/train-000017.tar   names, sizes and times of its files
-
-so that what was killed goes on with the next one, and what has changed since is written
-again. The digest is that of the samples, so that one folder takes those of one source.
-The records of shards say which loose files a part was (`Origin`): as these it is known
-to orders and states.
+A finished shard has a marker with the names, sizes and times of its input files,
+`.nv-meta/tasks/convert-DIGEST/train-000017.tar`. An interrupted conversion resumes
+after the finished shards, and writes changed ones again. The digest is that of the
+samples, so a folder accepts one source. The records of shards name the loose files
+(`Origin`), so orders and states stay equal.
 """
 
 from __future__ import annotations
@@ -85,47 +80,61 @@ def convert(  # noqa: PLR0913
     merge: bool = False,
     on_progress: Progress | None = None,
 ) -> index.PrepareReport:
-    """Make loose files a prepared folder `out`: the same samples, in the same order.
+    """Convert loose files into a prepared folder, with equal samples in equal order.
 
-    `source` is what `get_train_dataset` reads without preparing; `sample_type`,
-    `field_map`, `image_folder` and `strict` say of it what they say there. All of its
-    split parts are written, into shards of `samples_per_shard` samples,
-    `train-000000.tar` and so on, in `workers` processes. Bytes of files are taken as
-    they are. `out` is known as the source: a run goes on with either, from a state of
-    the other. Columns of numbers, and of words that samples have in common, are columns
-    there. The same source gives the same bytes.
+    All split parts are written, as `train-000000.tar` and so on. Bytes of files are
+    copied. `out` has the identity of the source: a run can resume from a state of the
+    other. Columns of numbers, and of repeated words, become columns of `out`. Equal
+    sources give equal bytes.
 
-    `out` counts as prepared when all of it is there. A call that was killed goes on
-    after the shards that are whole; those whose files have changed since are written
-    again. Many machines may share the shards out by `tasks`, `task` and `merge`, as in
-    `prepare`.
+    `out` counts as prepared when it is complete. An interrupted call resumes after the
+    finished shards, and writes those of changed files again.
 
-    Raises `PrepareError` naming samples that cannot be read, or whose names no tar
-    could hold, when all others are written; for an `out` that is not empty, of another
-    source, or in the source, and for what cannot be written; when merging, for tasks
-    that have not ended or whose files have changed. `ConfigError` for wrong parameters,
-    and for split parts that are of several types; what opening the source raises.
+    Args:
+        source: A folder or file that `get_train_dataset` reads without preparing.
+        out: The new folder, outside of `source`.
+        samples_per_shard: Samples in each shard.
+        sample_type: As in `get_train_dataset`. By default inferred.
+        field_map: As in `get_train_dataset`. By default inferred.
+        image_folder: As in `get_train_dataset`. By default that of the rows.
+        strict: Whether files that are left out are an error.
+        workers: Processes that write shards. By default one for each core.
+        tasks: Number of tasks that the shards are partitioned into, as in `prepare`.
+        task: The task of this call, from 0.
+        merge: Whether all tasks have ended, to complete `out`.
+        on_progress: Called with the progress.
 
-    >>> import tempfile
-    >>> from PIL import Image
-    >>> from energize import get_train_dataset
-    >>> photos, shards = (
-    ...     Path(tempfile.mkdtemp(), "photos"),
-    ...     Path(tempfile.mkdtemp(), "shards"),
-    ... )
-    >>> for label in ("cat", "dog"):
-    ...     (photos / label).mkdir(parents=True)
-    ...     Image.new("RGB", (8, 6)).save(photos / label / "0.jpg")
-    >>> convert(photos, shards).shard_counts
-    {'train-000000.tar': 2}
-    >>> loose, converted = (
-    ...     get_train_dataset(each, batch_size=None) for each in (photos, shards)
-    ... )
-    >>> (
-    ...     loose[0].label_name == converted[0].label_name,
-    ...     loose.describe() == converted.describe(),
-    ... )
-    (True, True)
+    Returns:
+        The report, as of `prepare`.
+
+    Raises:
+        PrepareError: If samples cannot be read or stored in a tar (all others are
+            written first); if `out` is not empty, of another source, inside the source,
+            or cannot be written; or if merged tasks are incomplete or their files have
+            changed.
+        ConfigError: If an argument is invalid, or split parts have different types.
+
+    Example:
+        >>> import tempfile
+        >>> from PIL import Image
+        >>> from energize import get_train_dataset
+        >>> photos, shards = (
+        ...     Path(tempfile.mkdtemp(), "photos"),
+        ...     Path(tempfile.mkdtemp(), "shards"),
+        ... )
+        >>> for label in ("cat", "dog"):
+        ...     (photos / label).mkdir(parents=True)
+        ...     Image.new("RGB", (8, 6)).save(photos / label / "0.jpg")
+        >>> convert(photos, shards).shard_counts
+        {'train-000000.tar': 2}
+        >>> loose, converted = (
+        ...     get_train_dataset(each, batch_size=None) for each in (photos, shards)
+        ... )
+        >>> (
+        ...     loose[0].label_name == converted[0].label_name,
+        ...     loose.describe() == converted.describe(),
+        ... )
+        (True, True)
     """
     path = path_of(absolute(source))
     root = path_of(absolute(out))
@@ -198,7 +207,7 @@ def _record_origins(
     scanned: Sequence[ScannedShard],
     origins: Mapping[str, Any],
 ) -> None:
-    """Write into the first shard of each split part what it was converted from."""
+    """Write the identity of the loose files into the first shard of each split part."""
     for part, names in splits.items():
         shards = [shard for shard in scanned if shard.name.startswith(f"{part}-")]
         check_unique(root, shards)
@@ -208,7 +217,7 @@ def _record_origins(
 
 
 def _parts(path: Path, root: Path, options: DataOptions) -> dict[str, InferredPart]:
-    """Return what is found in each split part."""
+    """Return the inferred samples of each split part."""
     if not is_loose(path):
         if not exists(f"{path}.idx"):
             read_info(path)
@@ -255,7 +264,7 @@ def _check_out(root: Path, markers_folder: Path, *, done: bool) -> None:
 
 
 def _stamp(source: Any, start: int, stop: int) -> str:
-    """Return what is another text when files of these samples are written anew."""
+    """Return a text that changes when files of these samples are rewritten."""
     rows = getattr(source, "rows", source)
     files = [os.path.join(rows.location, row) for row in rows.shards if row]
     read = []
@@ -283,7 +292,7 @@ def _write(
     stamp: Callable[[str], str],
     name: str,
 ) -> None:
-    """Write a shard, unless it is there and its files are as they were."""
+    """Write a shard, unless it exists and its files are unchanged."""
     shard = root / name
     marker = markers_folder / name
     contents = stamp(name).encode()
@@ -299,7 +308,7 @@ def _write(
 
 
 def _samples(source: Any, start: int, stop: int) -> Iterator[dict[str, Any]]:
-    """Yield samples as they are written; raise `ShardError` with all that cannot be."""
+    """Yield samples to write; raise `ShardError` with all that cannot be written."""
     faults = []
     for first in range(start, stop, _AT_ONCE):
         numbers = np.arange(first, min(first + _AT_ONCE, stop))
@@ -332,9 +341,7 @@ def _fits(key: Any, part: str) -> bool:
 
 
 def _columns(sources: list[Any]) -> dict[str, Column]:
-    """Return the columns of loose rows that are numbers, or words that samples have in
-    common.
-    """
+    """Return the columns of loose rows that are numbers, or repeated words."""
     columns = dict[str, Column]()
     rows = getattr(sources[0], "rows", None)
     if rows is None:

@@ -1,5 +1,8 @@
-"""From a path to the samples that lie there: what they are, where they are, and how it
-is known.
+"""Inference of the samples at a path: format, split parts, sample type and fields.
+
+`inferred` takes the strongest candidate of all formats, chooses a sample type for its
+columns, and describes the result by a spec. Ambiguity raises an error that lists all
+readings.
 """
 
 from __future__ import annotations
@@ -62,7 +65,7 @@ FILES = (*EXTENSIONS, _TAR)
 """Extensions of files that are opened by their paths."""
 
 _MAIN = ("train", "val", "dev")
-"""The split part whose samples say of which type all are, the first that there is."""
+"""Names of the split part that determines the sample type, by priority."""
 
 _AS_OTHERS = (
     "It is the format of the other split parts; to read this one by itself, write "
@@ -70,11 +73,11 @@ _AS_OTHERS = (
 )
 
 _MARGIN = 2
-"""By how much more has to speak for a format than for one that contradicts it."""
+"""Difference of strength from which a contradicting candidate is ignored."""
 
 
 class InferredPart(NamedTuple):
-    """The raw samples at a path, what they are made, and how that was inferred."""
+    """The raw samples at a path, their sample type and fields, and the spec."""
 
     source: LooseSource | WebdatasetSource
     config: SampleConfig
@@ -82,7 +85,7 @@ class InferredPart(NamedTuple):
 
 
 def is_loose(path: Path) -> bool:
-    """Return whether something is at a path that nobody prepared."""
+    """Return whether a path has data that are not prepared."""
     above = (path.parent, path.parent.parent)
     if path.suffix.lower() in FILES and path.is_file():
         if path.suffix == _TAR:
@@ -101,7 +104,7 @@ def is_loose(path: Path) -> bool:
 
 @convert_os_errors
 def split_parts(path: Path, options: DataOptions | None = None) -> list[str]:
-    """Return the split parts of a folder, or of a file, that nobody prepared."""
+    """Return the split parts of a loose folder or file."""
     scene = Scene(path, options or DataOptions())
     if scene.splits.doubt:
         raise SplitError(f"{path}: {scene.splits.doubt}")
@@ -115,12 +118,19 @@ def split_parts(path: Path, options: DataOptions | None = None) -> list[str]:
 
 @convert_os_errors
 def open_loose(path: Path, split_part: str, options: DataOptions) -> InferredPart:
-    """Return what `inferred` returns, and log the summary once, on the first rank.
+    """Return the inferred samples of a split part, and log the summary once, on rank 0.
+
+    Args:
+        path: A folder, or a file of samples.
+        split_part: The name of the split part, or a synonym.
+        options: The options of the entry.
+
+    Returns:
+        The result of `inferred`.
 
     Raises:
-        DatasetError: For data that are not as they were told to be, and with
-            `options.strict` for files that are left out; what `inferred` raises.
-
+        DatasetError: If the data differ from what the entry states; with
+            `options.strict`, if files are left out. Errors of `inferred` are passed on.
     """
     part = inferred(path, split_part, options)
     _check_options(path, options, part.spec)
@@ -128,23 +138,21 @@ def open_loose(path: Path, split_part: str, options: DataOptions) -> InferredPar
 
 
 def inferred(path: Path, split_part: str, options: DataOptions) -> InferredPart:
-    """Return the samples of a split part of a folder, or of a file, that nobody
-    prepared.
+    """Return the samples of a split part of a loose folder or file.
 
     Args:
         path: A folder, or a file of samples.
-        split_part: The name of the split part, or another usual name for it.
-        options: What the user says, which wins over what is inferred.
+        split_part: The name of the split part, or a synonym.
+        options: The options of the entry, which override what is inferred.
 
     Returns:
         The source, the type with its field map, and the spec.
 
     Raises:
-        NotPreparedError: For a path without samples.
-        SplitError: For a split part that is not there, or names that may mean several.
-        DatasetError: For files that contradict one another or do not fit what is told.
-        ConfigError: For a type or a field map that does not fit the data.
-
+        NotPreparedError: If the path has no samples.
+        SplitError: If the split part does not exist, or names are ambiguous.
+        DatasetError: If files contradict one another or the options.
+        ConfigError: If a type or a field map does not fit the data.
     """
     scene = Scene(path, options)
     check_folder(scene)
@@ -243,9 +251,7 @@ def _nothing_to_read(scene: Scene) -> NotPreparedError:
 
 
 def _choice(scene: Scene, reading: Reading) -> Choice:
-    """Return the type of samples and its fields by columns: the requested ones, else
-    the inferred ones.
-    """
+    """Return the sample type and its fields: the stated ones, or else inferred ones."""
     options = scene.options
     fields = dict(options.field_map or {})
     if options.kind is CrudeSample:
@@ -295,7 +301,7 @@ def _opened(
     *,
     by_column: bool,
 ) -> InferredPart:
-    """Return the source of rows, with the parts and fields that its columns become."""
+    """Return the source of rows, with the parts and fields of its columns."""
     kind = scene.options.kind or SAMPLE_TYPES[choice.sample_type]
     labels = {
         n: names
@@ -332,7 +338,7 @@ def _opened(
 
 
 def _check_media_path(scene: Scene, reading: Reading) -> None:
-    """Raise `ConfigError` for a path of media by a column that rows do not have."""
+    """Raise `ConfigError` if `media_path` uses a column that rows do not have."""
     path = scene.options.media.path
     if path is None or any(column.paths for column in reading.columns.values()):
         return
@@ -343,7 +349,7 @@ def _check_media_path(scene: Scene, reading: Reading) -> None:
 
 
 def _check_files(scene: Scene, reading: Reading, field_map: dict[str, str]) -> None:
-    """Raise `DatasetError` for files of rows that lack a column that others have."""
+    """Raise `DatasetError` if some files of rows lack a used column."""
     for field, name in field_map.items():
         lacking = files_without(reading.rows, name) if name in reading.columns else []
         if lacking and field not in (scene.options.field_map or {}):
@@ -363,7 +369,7 @@ def _checked(
     access: dict[str, str],
     reading: Reading,
 ) -> dict[str, str] | None:
-    """Return the field map by parts, None of crude samples."""
+    """Return the field map by parts, None for crude samples."""
     if kind is CrudeSample:
         return None
     fields = {
@@ -381,7 +387,7 @@ def _checked(
 
 
 def _of_split(scene: Scene, split_part: str, reading: Reading) -> Reading:
-    """Return the rows of a split part, if a column states the parts."""
+    """Return the rows of a split part if a column states the parts."""
     stated = state_parts(scene, reading.rows, reading.columns)
     if stated is None:
         scene.splits.part_named(split_part, scene.path)
@@ -435,9 +441,7 @@ def _held_out_rows(stated: RowParts) -> list[str]:
 def _divided(
     field_map: dict[str, str], reading: Reading
 ) -> tuple[dict[str, str], Reading]:
-    """Return rows with one caption each, or one question, where a column has lists of
-    them.
-    """
+    """Return rows with one caption or question each, from columns of lists."""
     columns = reading.columns
     forms = {
         name: columns[text].form for name, text in field_map.items() if text in columns
@@ -469,25 +473,24 @@ def _divided(
 def infer(
     path: str | os.PathLike[str], *, split_part: str | None = None, **options: Any
 ) -> DataSpec:
-    """Return what loose data are: format, split parts, type, fields, and the use of
-    every file.
+    """Infer the format, split parts, sample type and fields of loose data.
 
-    Nothing is verified, and samples are not decoded; `get_train_dataset` does both.
+    Samples are neither verified nor decoded; `get_train_dataset` does both.
 
     Args:
-        path: A folder or a file of samples that nobody prepared.
-        split_part: The split part that is looked at; None for the training part, or the
+        path: A loose folder or file of samples.
+        split_part: The split part to describe. By default the training part, or the
             only one.
-        **options: What is not inferred: `sample_type`, `field_map`, `image_folder`,
-            `format`, `files`, `media_path` and `split_by`, as in an entry of a
-            metadataset.
+        **options: `sample_type`, `field_map`, `image_folder`, `format`, `files`,
+            `media_path` and `split_by`, as in an entry of a metadataset, to override
+            what is inferred.
 
     Returns:
         The spec, with the number of samples of each split part.
 
     Raises:
-        DatasetError: For data that contradict themselves or that no format reads; the
-            message lists the readings and the line to write for each.
+        DatasetError: If data are ambiguous, or no format reads them. The message lists
+            the readings and the line to write for each.
 
     Example:
         >>> import tempfile
@@ -499,7 +502,6 @@ def infer(
         >>> spec = infer(folder)
         >>> spec.format, spec.sample_type, spec.classes, spec.splits
         ('classes', 'ImageClassificationSample', ('cat', 'dog'), {'train': 2})
-
     """
     sample_type = options.get("sample_type")
     if isinstance(sample_type, str):
@@ -523,7 +525,7 @@ class PartSpecs(NamedTuple):
 
     @property
     def notes(self) -> list[str]:
-        """A sentence for each split part that cannot be read."""
+        """A note for each split part that cannot be read."""
         return [
             f"split part {part!r} is left out: {why}"
             for part, why in self.unread.items()
@@ -534,24 +536,21 @@ class PartSpecs(NamedTuple):
 def infer_parts(
     path: str | os.PathLike[str], options: DataOptions, split_part: str | None = None
 ) -> PartSpecs:
-    """Return the specs of all split parts of loose data that can be read.
+    """Infer all split parts of loose data that can be read.
 
-    A part that cannot be read, such as a test part without labels, does not keep the
-    other parts from being read, as it does not keep them from being trained on.
+    A part that cannot be read, such as a test part without labels, is left out.
 
     Args:
-        path: A folder or a file of samples that nobody prepared.
+        path: A loose folder or file of samples.
         options: The options of the entry.
-        split_part: A part that has to be read; None for the training part, or any.
+        split_part: A part that must be read. By default the training part, if any.
 
     Returns:
         The specs by split part, and the reason for each part that is left out.
 
     Raises:
-        ConfigError: For a path that is not loose data.
-        DatasetError: If the part that has to be read cannot be, as `get_train_dataset`
-            raises it.
-
+        ConfigError: If the path is not loose data.
+        DatasetError: If the required part cannot be read.
     """
     location = path_of(absolute(path))
     if not is_loose(location):
@@ -636,9 +635,7 @@ def _fields_of_tars(
 
 
 def _check_options(path: Path, options: DataOptions, spec: DataSpec) -> None:
-    """Log the summary once, on the first rank; raise `DatasetError` if data are not as
-    told.
-    """
+    """Raise `DatasetError` for data unlike the options; log the summary on rank 0."""
     if options.inferred is not None and (changes := spec.differences(options.inferred)):
         raise DatasetError(
             f"{path} is not as it was when its entry was written: "

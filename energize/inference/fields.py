@@ -1,6 +1,4 @@
-"""From columns to parts of samples: what parts are called, and where each field is read
-from.
-"""
+"""Parts of samples and the access of fields, from columns."""
 
 from __future__ import annotations
 
@@ -22,7 +20,7 @@ _FILE_COLUMN = re.compile(r"(?:(.*?)_)?file_names?")
 
 
 def parts_of(reading: Reading, kind: type[Any]) -> tuple[Media, dict[str, str]]:
-    """Return what the parts of media are called, by column, and the access of each
+    """Return the prefix of the parts of each media column, and the access of each
     column.
     """
     columns = {
@@ -63,7 +61,7 @@ def _by_extension(column: ColumnProfile, prefix: str) -> str:
 
 
 def _accesses(reading: Reading) -> dict[str, str]:
-    """Return how columns are accessed that are not media."""
+    """Return the access of columns other than media."""
     access = {name: f"json[{name}]" for name in reading.columns if "[" not in name}
     for name, column in reading.columns.items():
         if column.form == "bytes" and "[*]" not in name:
@@ -76,7 +74,7 @@ def _fields(kind: type[Any]) -> tuple[str, ...]:
 
 
 def _part_prefix(column: str, *, several: bool, listed: bool) -> str:
-    """Return what the parts of a column are called before their extension."""
+    """Return the name of the parts of a column, before their extension."""
     if not several:
         return ""
     named = _FILE_COLUMN.fullmatch(column)
@@ -89,11 +87,10 @@ def _part_prefix(column: str, *, several: bool, listed: bool) -> str:
 def translated(
     owner: object, text: str, access: Mapping[str, str], reading: Reading
 ) -> str:
-    """Return a description of a field in which columns are the parts that they are in.
+    """Return the description of a field with columns replaced by their parts.
 
     Raises:
         ConfigError: If it names neither a column nor a part.
-
     """
     call = parse_call(text)
     if call is not None:

@@ -1,5 +1,5 @@
-"""Formats of folders of media: with files of their own, in folders of classes, alone,
-and MDS.
+"""Formats of folders of media: with sidecar files, folders of classes, media alone,
+MDS.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from energize.inference.words import PAIRED, why_no_class
 
 
 def file_names(column: str, values: Sequence[Any]) -> Named | None:
-    """Return that a column of files names media, and no other one does."""
+    """Return the media that the column of file names refers to, None for others."""
     if column != FILE:
         return None
     kind = kind_by_name(str(values[0])) or MediaMetadataType.IMAGE
@@ -49,7 +49,7 @@ def file_names(column: str, values: Sequence[Any]) -> Named | None:
 
 
 def sidecars(scene: Scene) -> list[Candidate]:
-    """Media with files of their own: captions, labels, annotations."""
+    """Return the candidate of media with sidecar files, such as captions, if any."""
     files = scene.sidecars
     if not files:
         return []
@@ -129,8 +129,8 @@ def _a_row_each_line(
 
 
 def _part_of(sidecar: SidecarFile) -> str:
-    """Return what the part of a file is called: by its extension, and by its tree if it
-    has one.
+    """Return the name of the part of a file: its extension, with its tree if it has
+    one.
     """
     extension = AS_TEXT.get(sidecar.extension, sidecar.extension)
     in_tree = sidecar.column != sidecar.extension
@@ -145,7 +145,7 @@ def _are_lines(column: ColumnProfile) -> bool:
 
 
 def _with_contents(scene: Scene, row: Row, columns: Iterable[str]) -> Row:
-    """Return a row with the contents of its files in place of their names."""
+    """Return a row with the contents of its files instead of their names."""
     contents: Row = {FILE: row[FILE]}
     for column in columns:
         if column in row:
@@ -160,20 +160,19 @@ def _with_contents(scene: Scene, row: Row, columns: Iterable[str]) -> Row:
 # Folders of classes.
 
 _MOST_PAIRED = 3
-"""Folders that may hold images that belong together by their names."""
+"""Number of folders up to which images may belong together by their names."""
 
 _SIGNS = 2
-"""Signs of folders that are no classes, from which on that has to be said."""
+"""Number of signs from which folders are not taken as classes."""
 
 _FEW_FOLDERS = 3
-"""Folders up to which one image in each is no sign: that is how examples are
-written."""
+"""Number of folders up to which one image in each is not a sign, as in examples."""
 
 _ONE_IMAGE = 1.5
-"""Images of a folder on average, up to which it is taken to be that of one sample."""
+"""Mean number of images in a folder up to which it may be one sample."""
 
 _TABLES = 10
-"""Tables that are looked at for the names of folders."""
+"""Number of tables that are searched for names of folders."""
 
 _NAMING = (
     "to read rows that describe them, write the path of its image into each row, such "
@@ -242,9 +241,7 @@ def class_names(scene: Scene) -> list[str]:
 
 
 def _labels(scene: Scene, media: Iterable[str]) -> dict[str, str]:
-    """Return the class of each file: its folders without split parts and those that all
-    share.
-    """
+    """Return the class of each file: its folders without parts and common ones."""
     files: dict[str, list[str]] = {}
     for name in media:
         files.setdefault(posixpath.dirname(name), []).append(name)
@@ -325,9 +322,7 @@ def _parts_differ(scene: Scene, labels: Mapping[str, str]) -> bool:
 
 
 def _column_of_keys(scene: Scene, labels: Mapping[str, str]) -> str:
-    """Return the column of a table that has the names of folders as its keys, with its
-    file.
-    """
+    """Return the column of a table with the names of folders as keys, and its file."""
     folders = {*labels.values()}
     inside = {posixpath.dirname(name) for name in labels}
     tables = (
@@ -388,7 +383,7 @@ def class_folders(scene: Scene) -> list[str]:
 
 
 def images(scene: Scene) -> list[Candidate]:
-    """Media alone."""
+    """Return the candidate of media alone, if any."""
     media = scene.media
     if not media:
         return []
@@ -424,7 +419,7 @@ def images(scene: Scene) -> list[Candidate]:
 
 
 def mds(scene: Scene) -> list[Candidate]:
-    """A folder of MDS shards and their index."""
+    """Return the candidate of MDS shards, if any."""
     names = scene.names("shard", "table", "archive", "other")
     folders = [posixpath.dirname(name) for name in names if _is_mds_index(scene, name)]
     if not folders:

@@ -1,8 +1,8 @@
 """The formats of loose data.
 
-A contributor adds a function here: it is given the scene of a split part, and returns
-what the files may be, each with its argument, the files that it accounts for, and how
-it is read.
+To add a format, add a function to `FORMATS`. It takes the scene of a split part, and
+returns its candidates with their evidence, the files that they claim, and their
+readers.
 """
 
 from __future__ import annotations

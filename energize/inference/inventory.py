@@ -1,6 +1,4 @@
-"""The files below a folder, each with its kind; files of systems are counted and put
-aside.
-"""
+"""The files below a folder with their kinds; system files are set aside."""
 
 from __future__ import annotations
 
@@ -36,11 +34,10 @@ _FEW = 20  # text files in a folder; more are texts of samples
 
 @dataclass(frozen=True)
 class Inventory:
-    """The files below `root`: the kind of each by its name from there on.
+    """The files below `root`: the kind of each by its relative name.
 
     Kinds are `image`, `av`, `table`, `text`, `annotation`, `archive`, `tar`, `shard`
-    (of MDS), `document` and `other`. `aside` has the files that are no data, by the
-    reason.
+    (of MDS), `document` and `other`. `aside` lists files without data, by the reason.
     """
 
     root: Path
@@ -62,8 +59,8 @@ class Inventory:
         return frozenset(posixpath.splitext(name)[0] for name in self.media)
 
     def is_one_of_few(self, name: str) -> bool:
-        """Return whether a text may be a list or a table: few texts are in its
-        folder.
+        """Return whether few texts are in the folder of a text, so it may be a list or
+        table.
         """
         return self._texts[posixpath.dirname(name)] <= _FEW
 
@@ -72,7 +69,7 @@ class Inventory:
         return Counter(map(posixpath.dirname, self.of_kind("text")))
 
     def inside(self, folder: str) -> Inventory:
-        """Return the files of a folder, with names from there on."""
+        """Return the inventory of a folder, with names relative to it."""
         start = f"{folder}/"
         inner = {
             n.removeprefix(start): k
@@ -82,18 +79,17 @@ class Inventory:
         return Inventory(self.root / folder, inner)
 
     def below(self, names: Iterable[str]) -> Inventory:
-        """Return the same of some files only."""
+        """Return the inventory of some files only."""
         return Inventory(
             self.root, {name: self.kinds[name] for name in names}, self.aside
         )
 
 
 def take_inventory(root: Path) -> Inventory:
-    """Look through a folder once; of ranks that share what they read, one looks.
+    """List the files of a folder once; of ranks that share documents, one lists.
 
     Raises:
-        DatasetError: If a folder below may not be entered.
-
+        DatasetError: If a folder below cannot be read.
     """
     kinds: dict[str, str] = {}
     aside: dict[str, list[str]] = {}
@@ -139,7 +135,7 @@ def _names_below(root: Path) -> list[str]:
 
 
 def _why_aside(name: str) -> str:
-    """Return why a file is no data, an empty text for one that may be."""
+    """Return why a file has no data, an empty text if it may have some."""
     *folders, file = name.lower().rstrip("/").split("/")
     for folder in folders:
         if folder in SYSTEM_FOLDERS:
@@ -154,15 +150,16 @@ def _why_aside(name: str) -> str:
 
 
 def kind_of(name: str) -> str:
-    """Return the kind of a file by its name; an empty text if the name does not say.
+    """Return the kind of a file by its name, an empty text if the name is unknown.
 
-    >>> (
-    ...     kind_of("photos/0.JPG"),
-    ...     kind_of("metadata.csv"),
-    ...     kind_of("README.md"),
-    ...     kind_of("blob"),
-    ... )
-    ('image', 'table', 'document', '')
+    Example:
+        >>> (
+        ...     kind_of("photos/0.JPG"),
+        ...     kind_of("metadata.csv"),
+        ...     kind_of("README.md"),
+        ...     kind_of("blob"),
+        ... )
+        ('image', 'table', 'document', '')
     """
     file = posixpath.basename(name)
     stem, suffix = posixpath.splitext(file)
@@ -177,9 +174,9 @@ def kind_of(name: str) -> str:
 
 
 def _look_into_unknown(root: Path, kinds: dict[str, str]) -> None:
-    """Replace kinds that names do not say by what the first bytes of files are.
+    """Replace unknown kinds by those of the first bytes of files.
 
-    Of files of one extension in one folder a few are looked into; if these differ, all.
+    A few files of one extension in a folder are read; all if these differ.
     """
     groups: dict[tuple[str, str], list[str]] = {}
     for name, kind in kinds.items():

@@ -1,6 +1,6 @@
-"""Which columns make which type of samples.
+"""Choice of a sample type by the columns of a table.
 
-A contributor adds a row to `KINDS`, and a role to `FORMS` and to `ROLES` in `words.py`.
+To add a type, add a row to `KINDS`, and roles to `FORMS` and to `ROLES` in `words.py`.
 """
 
 from __future__ import annotations
@@ -44,14 +44,12 @@ FORMS: Mapping[str, tuple[str, ...]] = {
 """The forms of columns that may have a role by their name."""
 
 _ANYWHERE = ("places",)
-"""Roles of columns in lists of objects, whatever the list is called."""
+"""Roles of columns in lists of objects, for any name of the list."""
 
 
 @dataclass(frozen=True)
 class SampleKind:
-    """A type of samples, and for each field which roles fill it, optional ones with
-    `?`.
-    """
+    """A sample type, and the roles of each field; optional roles end with `?`."""
 
     sample_type: str
     fields: Mapping[str, str]
@@ -164,15 +162,12 @@ KINDS: Sequence[SampleKind] = (
     SampleKind("TextSample", {"text": "{text}"}),
     SampleKind("ImageSample", {"image": "{medium}"}),
 )
-"""Types of samples, the most telling first: the first whose roles are there is
-taken."""
+"""Sample types by priority; the first with all its roles is chosen."""
 
 
 @dataclass(frozen=True)
 class Choice:
-    """The sample type of a table, its field map by columns, and the columns that it
-    uses.
-    """
+    """The sample type of a table, its field map by columns, and the used columns."""
 
     sample_type: str
     field_map: Mapping[str, str] = field(default_factory=dict)
@@ -196,9 +191,7 @@ class Roles:
     rows: Sequence[Row]
 
     def of(self, role: str, used: Mapping[str, str]) -> list[ColumnProfile]:
-        """Return the columns that have a role and no other one yet, the best one or
-        all.
-        """
+        """Return the free columns of a role: the best one, or all."""
         free = {
             n: column for n, column in self.columns.items() if used.get(n, role) == role
         }
@@ -206,7 +199,7 @@ class Roles:
         return _BY_VALUE[role](roles) if role in _BY_VALUE else roles.by_name(role)
 
     def by_name(self, role: str) -> list[ColumnProfile]:
-        """Return the column whose name fits the role best."""
+        """Return the column with the best name for the role."""
         ranked = []
         for order, column in enumerate(self.columns.values()):
             rank = _rank_of_name(column, role)
@@ -296,8 +289,8 @@ class Roles:
         ]
 
     def unanswered(self, choices: ColumnProfile) -> Row | None:
-        """Return a row with choices whose answer is no text of them, None if there is
-        none.
+        """Return a row with an answer that is not one of its choices, None without such
+        a row.
         """
         for answer in self.by_name("right"):
             for row in self.rows:
@@ -358,7 +351,7 @@ def _rank_of_name(column: ColumnProfile, role: str) -> int | None:
 
 
 def _is_content(column: ColumnProfile) -> bool:
-    """Return whether a column is a part of samples that would be missed."""
+    """Return whether a column has content that samples should contain."""
     return column.has_content and not column.is_nested and not column.is_constant
 
 
@@ -415,7 +408,7 @@ _BY_VALUE: Mapping[str, Callable[[Roles], list[ColumnProfile]]] = {
         roles.by_name("text") or roles.alone("text", lambda column: column.is_prose)
     ),
 }
-"""Roles that values give to columns, before or in place of names."""
+"""Roles that depend on the values of columns, before or instead of their names."""
 
 
 def choose(
@@ -423,18 +416,16 @@ def choose(
     rows: Sequence[Row],
     required: Sequence[str] = (),
 ) -> Choice:
-    """Return the first kind of samples whose roles columns have, and which columns
-    these are.
+    """Return the first sample type that columns fill, and its columns.
 
     Args:
-        columns: The columns of a table, as `columns_of` returns them.
-        rows: The rows that they were seen in.
+        columns: Columns of a table, as `columns_of` returns them.
+        rows: Rows from which the columns were derived.
         required: Fields that the type must have, as the user names them.
 
     Returns:
-        The choice; of crude samples if no kind fits, or if columns with content would
-        be left out of a sample that is an image alone.
-
+        The choice; of crude samples if no type fits, or if columns with content would
+        be missing in a sample of an image alone.
     """
     fields = {*required}
     whole = {
@@ -462,7 +453,7 @@ def choose(
 def _nested_choice(
     columns: Mapping[str, ColumnProfile], rows: Sequence[Row], fields: set[str]
 ) -> Choice | None:
-    """Return the kind of samples that the columns inside of one column have."""
+    """Return the sample type of the columns inside one column, None without one."""
     parents = dict.fromkeys(name.partition("[")[0] for name in columns if "[" in name)
     for parent in parents:
         inner = {
@@ -478,9 +469,7 @@ def _nested_choice(
 
 
 def why_mixed(columns: Mapping[str, ColumnProfile], rows: Sequence[Row]) -> str:
-    """Return why rows with choices and rows without make no type, an empty text if they
-    do.
-    """
+    """Return why rows with and without choices have no common type, or ""."""
     roles = Roles(columns, rows)
     if not roles.by_name("question"):
         return ""
@@ -499,9 +488,7 @@ def why_mixed(columns: Mapping[str, ColumnProfile], rows: Sequence[Row]) -> str:
 
 
 def _with_places(choice: Choice, rows: Sequence[Row]) -> Choice:
-    """Return a choice of turns with places for images, if no turn of the rows has
-    one.
-    """
+    """Return a choice of turns with placeholders for images, if rows have none."""
     turns = choice.field_map.get("turns", "")
     media = {
         n: choice.field_map[n] for n in ("images", "videos") if n in choice.field_map
@@ -539,7 +526,7 @@ def fill(
     rows: Sequence[Row],
     stated: Sequence[str],
 ) -> Choice:
-    """Return a type that the user names with as many of its fields as columns fill."""
+    """Return a stated type with as many of its fields as columns fill."""
     roles = Roles(columns, rows)
     kinds = [kind for kind in KINDS if kind.sample_type == sample_type]
     choices = [_filled(kind, roles, {*stated}, partly=True) for kind in kinds]

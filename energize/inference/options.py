@@ -41,7 +41,7 @@ class DataOptions:
         files: Patterns of the files that are read, all as one split part.
         split_by: The column that states split parts, with the part of each value; an
             empty mapping if no column does.
-        inferred: What was inferred when the entry was written; data that differ are an
+        inferred: The inferred facts when the entry was written; data that differ are an
             error.
 
     """

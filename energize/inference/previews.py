@@ -14,7 +14,7 @@ from energize.inference.columns import (
 
 @dataclass(frozen=True)
 class TablePreview:
-    """A table and what its first rows, and rows spread over it, show."""
+    """A table with its first rows, rows spread over it, and their columns."""
 
     files: tuple[str, ...]
     rows: ShardedSource[Row]

@@ -1,6 +1,4 @@
-"""Which file a value of a table names: by path, by name, by name without extension, by
-number.
-"""
+"""Lookup of the files that values of tables name: by path, name, stem or number."""
 
 from __future__ import annotations
 
@@ -14,19 +12,20 @@ from typing import Any
 _NUMBER = re.compile(r"(\d+)$")
 
 EXACT, STEM, NUMBER = range(3)
-"""How a value names a file: by its name, by that without extension, by the number that
-ends it."""
+"""How a value names a file: by its name, by its stem, or by the number at its end."""
 
 
 def normal(name: str) -> str:
-    """Return a name of a file in one form: composed letters, no `./` at its start."""
+    """Return the normal form of a file name: composed characters, without a leading
+    `./`.
+    """
     return unicodedata.normalize(
         "NFC", posixpath.normpath(name.replace("\\", "/")).lstrip("/")
     )
 
 
 class MediaIndex:
-    """The media of a folder by what rows may call them."""
+    """The media of a folder, by the names that rows may use."""
 
     def __init__(self, names: Iterable[str]) -> None:
         self.names = tuple(names)
@@ -51,10 +50,10 @@ class MediaIndex:
         return indexes  # type: ignore[return-value]
 
     def find(self, value: Any, below: str = "") -> tuple[int, list[str]]:
-        """Return how a value names files, and the files that it may mean.
+        """Return how a value names files, and the files that it may name.
 
-        A file whose folders agree with those in the value, or which is in the folder
-        `below`, is preferred to others of its name.
+        Files in folders that agree with the value, or in the folder `below`, are
+        preferred.
         """
         if isinstance(value, bool) or not isinstance(value, str | int) or value == "":
             return EXACT, []
@@ -92,7 +91,7 @@ def _keys_of(base: str) -> list[tuple[int, str]]:
 
 
 def _agreement(path: str, folders: Sequence[str], below: str) -> tuple[int, bool]:
-    """Return how many last folders of a path are those of a value, and whether it is
+    """Return the number of last folders shared with a value, and whether the path is
     below.
     """
     count = 0
@@ -105,13 +104,16 @@ def _agreement(path: str, folders: Sequence[str], below: str) -> tuple[int, bool
 
 
 def template_of(value: Any, path: str) -> str | None:
-    """Return how a value becomes the path of a file, for `energize.data.loose.fill`.
+    """Return the template that makes the path of a file from a value.
 
-    >>> (
-    ...     template_of("images/7.jpg", "coco/images/7.jpg"),
-    ...     template_of(7, "COCO_000007.jpg"),
-    ... )
-    ('coco/{}', 'COCO_{:06d}.jpg')
+    The templates are those of `energize.data.loose.fill`.
+
+    Example:
+        >>> (
+        ...     template_of("images/7.jpg", "coco/images/7.jpg"),
+        ...     template_of(7, "COCO_000007.jpg"),
+        ... )
+        ('coco/{}', 'COCO_{:06d}.jpg')
     """
     text = str(value)
     normalised = normal(text)
@@ -130,7 +132,7 @@ def template_of(value: Any, path: str) -> str | None:
 
 
 def _is_whole_number(path: str, at: int, length: int) -> bool:
-    """Return whether the digits at a place of a path are a whole number there."""
+    """Return whether digits in a path are not part of a longer number."""
     return (
         not path[at - 1 : at].isdigit()
         and not path[at + length : at + length + 1].isdigit()

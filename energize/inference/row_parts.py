@@ -1,6 +1,4 @@
-"""Split parts that rows state themselves, in a column such as `split`, `Usage` or
-`is_train`.
-"""
+"""Split parts that a column of rows states, such as `split`, `Usage` or `is_train`."""
 
 from __future__ import annotations
 
@@ -41,14 +39,14 @@ from energize.inference.words import (
 )
 
 _MOST_VALUES = 12
-"""Distinct values up to which a column of numbers may state split parts."""
+"""Number of values up to which a column of numbers may state split parts."""
 
 _SHOWN = 6
 _MOST_TABLES = 20  # tables in a folder; more are files of samples
 
 
 class TableScene(Protocol):
-    """The members of `energize.inference.scene.Scene` that tables are compared by."""
+    """The members of `energize.inference.scene.Scene` for comparing tables."""
 
     @property
     def path(self) -> Path:
@@ -75,7 +73,7 @@ class TableScene(Protocol):
         """The media that names in rows may mean."""
 
     def look(self, files: Sequence[str]) -> TablePreview | EnergizeError:
-        """Return the table in some files and its first rows, or why it has none."""
+        """Return the preview of the table in some files, or why it cannot be read."""
 
 
 @dataclass(frozen=True)
@@ -83,10 +81,9 @@ class RowParts:
     """The split part of every row, as a column states it.
 
     Attributes:
-        column: The name of the column.
-        of_row: The part of each row; an empty text for a row without a value.
+        column: Name of the column.
+        of_row: Part of each row; an empty text for a row without a value.
         notes: Values that may be misspelled, and rows without a value.
-
     """
 
     column: str
@@ -109,11 +106,18 @@ def state_parts(
 ) -> RowParts | None:
     """Return the split part of each row, None if no column states it.
 
-    Raises:
-        SplitError: If a column has the name of one that states split parts, and numbers
-            or words that do not say which.
-        ConfigError: If `split_by` does not fit the column.
+    Args:
+        scene: Scene of the table.
+        rows: Its rows.
+        columns: Its columns.
 
+    Returns:
+        The parts by row.
+
+    Raises:
+        SplitError: If a column is named like one of split parts, but its numbers or
+            words are ambiguous.
+        ConfigError: If `split_by` does not fit the column.
     """
     if scene.options.split_by is not None:
         return _parts_by_mapping(scene, rows, columns)
@@ -152,7 +156,7 @@ def _merged_flags(columns: Sequence[RowParts]) -> RowParts:
 def _parts_by_mapping(
     scene: TableScene, rows: Any, columns: Mapping[str, ColumnProfile]
 ) -> RowParts | None:
-    """Return the part of each row by the mapping that the user gives."""
+    """Return the part of each row by the stated mapping."""
     split_by = scene.options.split_by
     if not split_by:
         return None
@@ -199,9 +203,7 @@ def _text_of(value: Any) -> str:
 
 
 def _may_state(column: ColumnProfile) -> bool:
-    """Return whether the name and the first values of a column are those of split
-    parts.
-    """
+    """Return whether a column has the name and the first values of split parts."""
     plain = plain_name(column.name)
     if column.is_nested or column.form not in ("text", "number", "flag", "mixed"):
         return False
@@ -263,9 +265,7 @@ def _is_unclear(name: str, values: Sequence[str]) -> bool:
 def _notes(
     name: str, counts: Counter[str], meaning: Mapping[str, str]
 ) -> tuple[str, ...]:
-    """Return what is to be checked: values nearly of a part, and rows without a
-    value.
-    """
+    """Return notes on values that nearly name a part, and on rows without a value."""
     near = {}
     for value, part in meaning.items():
         like = nearly_part(value)
@@ -318,15 +318,21 @@ def _listed(counts: Mapping[str, int]) -> str:
 
 
 def parts_by_rows(scene: TableScene, splits: SplitAssignment) -> SplitAssignment:
-    """Return the split parts of media where tables above the parts say more than
+    """Return the split parts of media, by tables if these are more specific than
     folders.
 
-    A column of split parts wins over names of folders. A table without one is divided
+    A column of split parts overrides names of folders. A table without one is divided
     by folders only if every row names media of one split part.
 
-    Raises:
-        SplitError: What `state_parts` raises.
+    Args:
+        scene: The scene.
+        splits: Split parts by names of folders and files.
 
+    Returns:
+        The split parts.
+
+    Raises:
+        SplitError: If `state_parts` raises it.
     """
     if not scene.inventory.media or scene.inventory.of_kind("tar"):
         return splits
@@ -345,7 +351,7 @@ def parts_by_rows(scene: TableScene, splits: SplitAssignment) -> SplitAssignment
 
 
 def _looks_above(scene: TableScene, splits: SplitAssignment) -> list[TablePreview]:
-    """Return the tables of no split part whose rows name media."""
+    """Return the tables outside of all split parts with rows that name media."""
     groups: dict[Any, list[str]] = {}
     for name in splits.shared:
         stem, suffix = posixpath.splitext(name)
@@ -372,9 +378,7 @@ def _names_media(look: TablePreview) -> bool:
 def _media_of_rows(
     scene: TableScene, look: TablePreview
 ) -> Iterable[tuple[bool, list[str]]]:
-    """Yield for each row whether it names media, and the files in the folder that it
-    means.
-    """
+    """Yield for each row whether it names media, and the files that it names."""
     columns = [column.name for column in look.media if column.paths]
     below = posixpath.dirname(look.files[0])
     for row in look.rows:
@@ -389,8 +393,8 @@ def _media_of_rows(
 def _by_column(
     scene: TableScene, splits: SplitAssignment, look: TablePreview, stated: RowParts
 ) -> SplitAssignment:
-    """Return the parts that rows state: of the rows, or of media if the rows have no
-    other content.
+    """Return the parts that rows state: of rows, or of media if rows have no more
+    content.
     """
     media_by_part, conflicts = _compared(scene, splits, look, stated)
     notes = tuple(
@@ -441,7 +445,7 @@ def _compared(
 
 
 def _has_content(look: TablePreview, column: str) -> bool:
-    """Return whether a table has more than the names of media and their split parts."""
+    """Return whether a table has more than names of media and split parts."""
     if choose(look.columns, look.first).sample_type not in (
         "CrudeSample",
         "ImageSample",
@@ -458,7 +462,7 @@ def _has_content(look: TablePreview, column: str) -> bool:
 def _undivided(
     scene: TableScene, splits: SplitAssignment, look: TablePreview
 ) -> SplitAssignment:
-    """Return split parts that leave no row of a table out."""
+    """Return split parts that omit no row of a table."""
     part_of_file = {
         name: part for part, names in splits.parts.items() for name in names
     }
@@ -522,9 +526,7 @@ def _part_folder(name: str, splits: SplitAssignment) -> str:
 
 
 def _are_siblings(table: str, folders: Sequence[str], outside: Iterable[str]) -> bool:
-    """Return whether folders of split parts are those of the table, or others are among
-    them.
-    """
+    """Return whether folders of parts are next to the table or to other folders."""
     around = {posixpath.dirname(folder) for folder in folders}
     if len(around) != 1:
         return False

@@ -1,4 +1,4 @@
-"""The format of tables: files of rows, whose media are in them or beside them."""
+"""The format of tables: files of rows, with media inside or next to them."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ from energize.inference.words import parts_in, qualifiers, why_no_class
 from energize.task.field_maps import parse_field
 
 _COUNTED_BYTES = 64 * 1024 * 1024
-"""Bytes of tables up to which all rows are read to see which files they name."""
+"""Size of tables up to which all rows are read for the files that they name."""
 
 _FEW_PLACES = 3
-"""Folders of files of one name, of which the user may choose one."""
+"""Number of folders with equal files up to which the message lists them."""
 
 _KEY_FORMS = ("text", "number")
-"""Forms of columns that are keys of rows, beside names of media."""
+"""Forms of columns that may be keys of rows, in addition to names of media."""
 
 
 def tables(scene: Scene) -> list[Candidate]:
@@ -80,7 +80,7 @@ def _table_groups(scene: Scene, sidecars: Collection[str]) -> list[list[str]]:
 
 
 def _tables_in_texts(scene: Scene, sidecars: Collection[str]) -> Iterator[TablePreview]:
-    """Yield the tables in text files whose rows name media."""
+    """Yield the tables in text files with rows that name media."""
     if not scene.index.names:
         return
     for name in scene.names("text"):
@@ -108,7 +108,7 @@ def _no_rows(
 
 
 def _merged(scene: Scene, looks: Sequence[TablePreview]) -> list[TablePreview]:
-    """Return looks of which those are one that are parts of one table."""
+    """Return previews with parts of one table merged."""
     merged: list[TablePreview] = []
     for look in looks:
         same = next(
@@ -125,9 +125,7 @@ def _merged(scene: Scene, looks: Sequence[TablePreview]) -> list[TablePreview]:
 
 
 def _are_one(scene: Scene, one: TablePreview, other: TablePreview) -> bool:
-    """Return whether two tables are parts of one: of the same columns and of other
-    media.
-    """
+    """Return whether two tables are parts of one: equal columns and different media."""
     suffixes = {
         posixpath.splitext(name)[1].lower() for name in (*one.files, *other.files)
     }
@@ -169,7 +167,7 @@ def _named_in(look: TablePreview) -> Iterator[str]:
 
 
 def _joined(scene: Scene, looks: Sequence[TablePreview]) -> list[TablePreview]:
-    """Return tables of which two are one that share a key and are no samples alone."""
+    """Return tables with two incomplete ones joined if they share a key."""
     if len(looks) != 2 or any(_is_whole(look) for look in looks):
         return [*looks]
     main, other = sorted(looks, key=lambda look: not look.media)
@@ -205,14 +203,12 @@ def _rows_by_key(rows: Sequence[Row], name: str) -> dict[str, Row] | None:
 
 
 def _may_be_key(column: ColumnProfile) -> bool:
-    """Return whether a column has a text, a number or the name of a file in every
-    row.
-    """
+    """Return whether every row of a column has a text, a number or a file name."""
     return not column.nullable and (column.form in _KEY_FORMS or bool(column.paths))
 
 
 def _is_whole(look: TablePreview) -> bool:
-    """Return whether rows make samples of a type that is more than an image."""
+    """Return whether rows make samples of more than an image."""
     return choose(look.columns, look.first).sample_type not in (
         "CrudeSample",
         "ImageSample",
@@ -235,9 +231,7 @@ def _all_rows(scene: Scene, look: TablePreview) -> list[Row]:
 
 
 def _candidate(scene: Scene, look: TablePreview) -> Candidate:
-    """Return a table as a format: of media that it names, that it holds, or of
-    texts.
-    """
+    """Return the candidate of a table that names media, holds media, or has texts."""
     naming = [column for column in look.media if column.paths]
     media = scene.names(*MEDIA) if scene.is_folder else []
     title = ", ".join(look.files[:3])
@@ -291,7 +285,7 @@ def _read(
     naming: Sequence[ColumnProfile],
     media: Sequence[str],
 ) -> Reading:
-    """Return the rows of a table, with the media that no row names."""
+    """Return the rows of a table, and the media that no row names."""
     if naming and _is_in_memory(scene, look):
         return _described(scene, look, naming, {*media})
     files = _named_files(scene, look, naming) if naming and media else None
@@ -306,9 +300,7 @@ def _read(
 
 
 def _why_no_media(scene: Scene, look: TablePreview) -> DatasetError | None:
-    """Return the error for rows that name media which are not here, None if they name
-    none.
-    """
+    """Return the error for rows that name missing media, None if they name none."""
     for column in look.columns.values():
         names = names_of(column.values) if column.form in ("text", "texts") else []
         if names and all(kind_by_name(name) is not None for name in names):
@@ -329,9 +321,7 @@ def _why_no_media(scene: Scene, look: TablePreview) -> DatasetError | None:
 
 
 def _where_to_look(scene: Scene, column: str, names: Sequence[str]) -> str:
-    """Return what to write for names whose files are not where they say; each line
-    works.
-    """
+    """Return the lines to write for files that are not where rows name them."""
     _, paths = scene.index.find(names[0])
     folders = dict.fromkeys(posixpath.dirname(path) for path in paths)
     bases = [posixpath.basename(name) for name in names]
@@ -353,9 +343,10 @@ def _where_to_look(scene: Scene, column: str, names: Sequence[str]) -> str:
 
 
 def _is_in_memory(scene: Scene, look: TablePreview) -> bool:
-    """Return whether all rows are read at once: of delimited values and of metadata, of
-    a table above split parts, and of tables in several folders, each of which names
-    files of its own.
+    """Return whether all rows are read at once.
+
+    This holds for delimited values and metadata, for a table above split parts, and for
+    tables in several folders.
     """
     if not scene.is_folder or scene.base != scene.root:
         return False
@@ -376,12 +367,10 @@ def _is_in_memory(scene: Scene, look: TablePreview) -> bool:
 def _named_files(
     scene: Scene, look: TablePreview, named: Sequence[ColumnProfile]
 ) -> dict[str, str] | None:
-    """Return the files that rows name, with the values; None if tables are too large to
-    be read.
+    """Return the files that rows name with their values, None for large tables.
 
     Raises:
-        DatasetError: If values with several folders mean one file.
-
+        DatasetError: If values with different folders name one file.
     """
     if scene.base != scene.root:
         return None
@@ -415,7 +404,7 @@ def _paths_in_rows(
 
 
 def _are_two(first: str, second: str) -> bool:
-    """Return whether two paths differ in folders, as one is no end of the other."""
+    """Return whether two paths differ in folders and neither ends with the other."""
     longer, shorter = (
         f"/{path}" for path in sorted((first, second), key=len, reverse=True)
     )
@@ -425,9 +414,7 @@ def _are_two(first: str, second: str) -> bool:
 def _described(
     scene: Scene, look: TablePreview, named: Sequence[ColumnProfile], media: set[str]
 ) -> Reading:
-    """Return the rows of tables whose files are in the folder, with names from the root
-    on.
-    """
+    """Return the rows with files in the folder, with names relative to the root."""
     columns = {
         column.name: column.name
         if all(path.endswith("{}") for path in column.paths)
@@ -471,7 +458,7 @@ def _values_of(rows: Iterable[Row], columns: Mapping[str, str]) -> set[Any]:
 def _files_of_row(
     scene: Scene, row: Row, columns: Sequence[ColumnProfile], below: str
 ) -> dict[str, list[str]]:
-    """Return the files that a row names, by column; a name without a file stays."""
+    """Return the files that a row names, by column; names without a file are kept."""
     return {
         column.name: [
             _path_of(scene, column, value, below) or f"{value}"
@@ -482,7 +469,7 @@ def _files_of_row(
 
 
 def _absent_notes(absent: Sequence[str]) -> list[str]:
-    """Return a note on rows whose files are not in the folder."""
+    """Return a note on rows with files outside of the folder."""
     if not absent:
         return []
     shown = ", ".join(absent[:3]) + (", ..." if len(absent) > 3 else "")
@@ -493,7 +480,7 @@ def _absent_notes(absent: Sequence[str]) -> list[str]:
 def _paths_by_column(
     row: Row, files: Mapping[str, list[str]], columns: Mapping[str, str]
 ) -> Row:
-    """Return the paths of a row in its columns: a list where the row has one."""
+    """Return the paths of a row in its columns, as lists if the row has lists."""
     return {
         columns[name]: paths if isinstance(row.get(name), list) else paths[0]
         for name, paths in files.items()

@@ -1,6 +1,4 @@
-"""What an inference looks at: the files of one path, their split parts, and tables
-among them.
-"""
+"""The files of one path, their split parts, and previews of the tables among them."""
 
 from __future__ import annotations
 
@@ -59,10 +57,10 @@ _COMPETING_KINDS = {
 }
 
 FIRST = 20
-"""Rows at the start of a table that are looked at."""
+"""Number of first rows in a preview of a table."""
 
 SPREAD = 44
-"""Rows that are looked at over the rest of a table."""
+"""Number of rows from the rest of the table in a preview."""
 
 _NAMES_TRIED = 8
 _SHARED = (
@@ -98,9 +96,7 @@ _KEY_WORDS = _IMAGE_WORDS | {"id", "key", "name", "idx", "index"}
 
 @dataclass(frozen=True)
 class Scene:
-    """The path that is opened, or the folder of one split part in it, whose files begin
-    there.
-    """
+    """The opened path, or the folder of one split part in it."""
 
     path: Path
     options: DataOptions
@@ -130,7 +126,7 @@ class Scene:
 
     @property
     def image_folders(self) -> list[Path]:
-        """What `image_folder` may be: below the working directory, and below the
+        """Possible locations of `image_folder`: in the working directory, and in the
         data.
         """
         folder = self.options.media.folder or "."
@@ -141,7 +137,7 @@ class Scene:
 
     @cached_property
     def inventory(self) -> Inventory:
-        """The files that are read or may be: of a file its own name alone."""
+        """The files that may be read; only itself for a file."""
         if self.around is not None:
             return self.around.inventory.inside(self.prefix)
         if not self.is_folder:
@@ -159,7 +155,7 @@ class Scene:
 
     @cached_property
     def splits(self) -> SplitAssignment:
-        """Which file belongs to which split part."""
+        """The split part of each file."""
         if (
             self.options.files is not None
             or not self.is_folder
@@ -175,7 +171,7 @@ class Scene:
 
     @cached_property
     def splits_by_files(self) -> SplitAssignment:
-        """Which file belongs to which split part, whatever rows say of it."""
+        """The split part of each file by names alone, without rows."""
         return find_splits(self.inventory)
 
     @cached_property
@@ -192,7 +188,7 @@ class Scene:
 
     @cached_property
     def everywhere(self) -> list[str]:
-        """The media of all split parts, or of none."""
+        """The media of all split parts, or else all media."""
         if self.around is not None:
             return self.around.everywhere
         media = {*self.inventory.media}
@@ -205,9 +201,7 @@ class Scene:
         return parted or [*media]
 
     def of_part(self, part: str | None) -> Scene:
-        """Return the scene in which a split part is read: its folder, if it has one of
-        its own.
-        """
+        """Return the scene of a split part: its folder, if it has its own."""
         names = self.splits.parts.get(part, ()) if part is not None else ()
         folder = _part_folder(names)
         kinds = {self.inventory.kinds[name] for name in names}
@@ -227,11 +221,10 @@ class Scene:
 
     @cached_property
     def media(self) -> list[str]:
-        """The media that are samples: those of the part, or all if neither it nor a
-        table has some.
+        """The media of the part, or all if neither the part nor a table has some.
 
-        Media of no part are not those of a part that has tables of its own: rows say
-        which are.
+        A part with tables of its own has no media outside of the part: its rows name
+        them.
         """
         media = sorted(self.names(*MEDIA))
         names = {*self.splits.parts.get(self.part or "", ())}
@@ -239,17 +232,16 @@ class Scene:
 
     @cached_property
     def sidecars(self) -> list[SidecarFile]:
-        """The files that belong to one of the media each."""
+        """The files that belong to one of the media."""
         if not self.is_folder or not self.media:
             return []
         kinds = {name: self.inventory.kinds[name] for name in self.names(*SIDECARS)}
         return find_sidecars(self.media, kinds, self.part_folders)
 
     def names(self, *kinds: str) -> list[str]:
-        """Return the files of some kinds: those of the split part, or those of none if
-        it has none.
+        """Return the files of some kinds in the split part, or outside of all parts.
 
-        Texts and annotations that belong to no part are always among them.
+        Texts and annotations outside of all parts are always included.
         """
         kind_of = self.inventory.kinds
         shared = [name for name in self.splits.shared if kind_of[name] in kinds]
@@ -289,9 +281,7 @@ class Scene:
         return self.look_at(rows, files)
 
     def why_unread(self, *names: str) -> EnergizeError | None:
-        """Return why the first of some files is no rows, though it was looked at as
-        such.
-        """
+        """Return why some files cannot be read as rows, None if unknown."""
         for files, look in self._looks.items():
             if {*names}.isdisjoint(files):
                 continue
@@ -366,7 +356,7 @@ class Scene:
     def _named(
         self, names: Sequence[str], below: str, *, by_name: bool
     ) -> Named | None:
-        """Return which media some names mean, None if they mean none."""
+        """Return the media that names refer to, None if there are none."""
         kinds: set[str] = set()
         templates: dict[str, int] = {}
         for name in names if by_name else names[:_NAMES_TRIED]:
@@ -384,8 +374,7 @@ class Scene:
         )
 
     def _moved(self, names: Sequence[str], below: str) -> Named | None:
-        """Return the media that most names mean by file name, in other folders than
-        they say.
+        """Return the media that most names refer to by file name, in other folders.
 
         None if two names mean one file, or files are in the folder of another split
         part.
@@ -411,8 +400,8 @@ class Scene:
     def _placed(
         self, name: str, below: str, *, by_name: bool
     ) -> tuple[str, str | None]:
-        """Return where the file of a path lies, and its kind, None if it is not
-        there.
+        """Return the template and the kind of the file at a path, None if it is
+        missing.
         """
         for prefix in (f"{below}/", "") if below else ("",):
             kind = self._kind_at(f"{prefix}{name}")
@@ -425,9 +414,7 @@ class Scene:
         return (template, self._kind_at(paths[0])) if template else ("", None)
 
     def _kind_at(self, name: str) -> str | None:
-        """Return the kind of media of a file below the base, None if it is not
-        there.
-        """
+        """Return the kind of media of a file below the base, None if it is missing."""
         if self.is_folder and self.base == self.root:
             return self.inventory.kinds.get(self.index.paths.get(normal(name), ""))
         kind = kind_by_name(name)
@@ -440,9 +427,7 @@ class Scene:
         return inside if inside in (IMAGE, AV) else None
 
     def _located_by(self, most: int, values: Sequence[Any], below: str) -> Named | None:
-        """Return where media of names or numbers lie, None unless each value means
-        one.
-        """
+        """Return the media of names or numbers; None unless each names one file."""
         templates: dict[str, int] = {}
         kinds = set()
         for value in values:
@@ -462,9 +447,7 @@ class Scene:
     def _with_keys(
         self, columns: dict[str, ColumnProfile], below: str, count: int
     ) -> dict[str, ColumnProfile]:
-        """Return columns of which one names media by their names without extension or
-        numbers.
-        """
+        """Return columns with the best column of stems or numbers of media marked."""
         best: tuple[int, int] | None = None
         chosen: ColumnProfile | None = None
         for column in columns.values():
@@ -482,10 +465,10 @@ class Scene:
         return columns if chosen is None else {**columns, chosen.name: chosen}
 
     def _keys_in(self, column: ColumnProfile, count: int) -> list[Any]:
-        """Return the values of a column that may be keys of media, none if it has none.
+        """Return the values of a column that may be keys of media.
 
-        A column whose name has no word for images must have unique values, in a table
-        of about as many rows as there are media.
+        Without a word for images in its name, a column must have unique values, in a
+        table of about as many rows as there are media.
         """
         words = {*words_of(column.name)}
         if column.form not in _KEY_FORMS or words.isdisjoint(_KEY_WORDS):
@@ -515,8 +498,8 @@ class Scene:
 
 
 def _part_folder(names: Sequence[str]) -> str:
-    """Return the folder that all files of a split part are in, if its name is that of
-    the part.
+    """Return the common folder of the files of a split part, if it is named like a
+    part.
     """
     pieces = names[0].split("/")[:-1] if names else []
     depth = 2 if pieces[:1] == ["data"] else 1
@@ -528,9 +511,7 @@ def _part_folder(names: Sequence[str]) -> str:
 
 
 def by_file_name(template: str) -> bool:
-    """Return whether a template finds files by their names, whatever folders values
-    name.
-    """
+    """Return whether a template uses only the file names of values."""
     return "{:name}" in template
 
 
@@ -543,9 +524,7 @@ def _may_be_path(name: str) -> bool:
 
 
 def sample_of(rows: ShardedSource[Row]) -> list[Row]:
-    """Return the first rows, and rows spread over the others, without those that
-    failed.
-    """
+    """Return the first rows, and rows spread over the others, without failed ones."""
     count = rows.count
     numbers = [*range(min(FIRST, count))]
     if count > FIRST:
@@ -555,9 +534,7 @@ def sample_of(rows: ShardedSource[Row]) -> list[Row]:
 
 
 def classes_of(rows: Any) -> dict[str, list[str]]:
-    """Return the names of classes that Hugging Face's datasets wrote into files, by
-    column.
-    """
+    """Return the class names in the metadata of Hugging Face datasets, by column."""
     try:
         features = load_json(rows.schemas[0].metadata[b"huggingface"])["info"][
             "features"
@@ -578,8 +555,9 @@ def classes_of(rows: Any) -> dict[str, list[str]]:
 
 
 def files_without(rows: Any, column: str) -> list[str]:
-    """Return the files of rows that lack a column that others have; of JSON, in the
-    first rows.
+    """Return the files of rows that lack a column that other files have.
+
+    Of JSON files, only the first rows are read.
     """
     names = _names_by_file(rows)
     lacking = [
@@ -633,7 +611,7 @@ def listed(names: Iterable[str], most: int = 3) -> str:
 
 
 def check_folder(scene: Scene) -> None:
-    """Raise `ConfigError` for an image folder or a path of media that cannot be."""
+    """Raise `ConfigError` for an invalid image folder or path of media."""
     options = scene.options
     if options.media.folder is not None and path_type(scene.base) != "folder":
         tried = " nor ".join(map(str, scene.image_folders))

@@ -1,6 +1,4 @@
-"""Files that belong to one image each: beside it, in its folder, or in a tree of
-folders.
-"""
+"""Files that belong to one image: next to it, in its folder, or in a parallel tree."""
 
 from __future__ import annotations
 
@@ -14,9 +12,7 @@ KINDS = ("text", "table", "annotation", "other")
 
 
 class SidecarFile(NamedTuple):
-    """A file that belongs to media: the column that it is, and which media these may
-    be.
-    """
+    """A file that belongs to media: its column, and its possible media."""
 
     name: str
     column: str
@@ -30,14 +26,13 @@ def find_sidecars(
     """Return the files that belong to media.
 
     Args:
-        media: The names of images, videos and sounds.
-        kinds: The kinds of all other files by name.
-        part_folders: Names of folders that are split parts, and no level of a tree.
+        media: Names of images, videos and sounds.
+        kinds: Kinds of all other files by name.
+        part_folders: Names of folders that are split parts, not levels of a tree.
 
     Returns:
-        The files of those extensions, in one place, of which at least half belong to
-        media; without owners are those whose image is missing.
-
+        The files of all extensions, per tree, of which at least half belong to media.
+        Files without owners lack their image.
     """
     candidates = [
         name
@@ -105,10 +100,9 @@ def _are_owned(files: Sequence[SidecarFile]) -> bool:
 def _in_own_folders(
     media: Sequence[str], candidates: Sequence[str]
 ) -> dict[str, list[str]]:
-    """Return the media of files that are alone with one in a folder, as in
-    `17/image.png`.
+    """Return the media of files that share a folder with one, as in `17/image.png`.
 
-    All folders have a file of the same name, and media of the same name.
+    All folders have files of equal names, and media of equal names.
     """
     by_folder: dict[str, list[str]] = {}
     for name in media:
@@ -128,6 +122,6 @@ def _in_own_folders(
 
 
 def _folders(name: str, part_folders: Collection[str]) -> tuple[str, ...]:
-    """Return the folders of a file that are no split parts."""
+    """Return the folders of a file that are not split parts."""
     folders = posixpath.dirname(name).split("/")
     return tuple(folder for folder in folders if folder and folder not in part_folders)

@@ -1,4 +1,4 @@
-"""What was inferred of data: a description that can be read, written and compared."""
+"""The result of an inference: a description to read, write and compare."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ Status = Literal["used", "metadata", "left out"]
 
 
 class Use(BaseModel):
-    """What is done with a file, a group of alike files, or a column.
+    """The use of a file, a group of similar files, or a column.
 
-    `used` is part of samples; `metadata` can be named in `by` and in a field map, and
-    is in no sample; `left out` is not read.
+    `used` is part of samples; `metadata` is not, but can be named in `by` and in a
+    field map; `left out` is not read.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -37,24 +37,22 @@ class Use(BaseModel):
 
 
 class DataSpec(BaseModel):
-    """What a path holds and how it is read.
+    """The inferred contents of a path.
 
     Attributes:
         path: The folder or file.
         format: One of the formats of `energize.inference.formats`, `tars` or `mds`.
-        argument: Why it is that format.
-        split_part: The split part that was looked at.
-        splits: Samples of each split part; None for those that were not counted.
-        sample_type: The name of the type of samples.
-        field_map: The columns or parts that each field is read from.
+        argument: Evidence for the format.
+        split_part: The described split part.
+        splits: Samples of each split part. None for parts that were not counted.
+        sample_type: Name of the sample type.
+        field_map: Columns or parts of each field.
         classes: Names of classes in the order of their numbers.
-        media_paths: Where files lie that rows name, below the image folder.
-        files: The use of every file, alike ones together.
-        columns: The use of every column.
-        notes: What else was decided or left out.
-        other_parts: The split parts that were not looked at, each with its rows or
-            files.
-
+        media_paths: Locations of the files that rows name, below the image folder.
+        files: Use of every file; similar files are grouped.
+        columns: Use of every column.
+        notes: Other decisions and omissions.
+        other_parts: Other split parts, each with its number of rows or files.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -75,7 +73,7 @@ class DataSpec(BaseModel):
 
     @property
     def samples(self) -> int:
-        """Samples of the split part that was looked at."""
+        """The number of samples of the described split part."""
         return self.splits[self.split_part] or 0
 
     @property
@@ -95,7 +93,7 @@ class DataSpec(BaseModel):
 
     @property
     def override(self) -> str:
-        """The keys of an entry that say what was inferred."""
+        """The keys of an entry that state the inferred properties."""
         field_map = json.dumps(self.field_map, ensure_ascii=False)
         return f"sample_type: {self.sample_type}" + (
             f", field_map: {field_map}" if self.field_map else ""
@@ -103,7 +101,7 @@ class DataSpec(BaseModel):
 
     @property
     def is_doubtful(self) -> bool:
-        """Whether something is not in samples, left out or decided."""
+        """Whether something is unused, left out or decided."""
         return bool(
             self.unused
             or self.left_out
@@ -112,7 +110,7 @@ class DataSpec(BaseModel):
         )
 
     def summary(self) -> str:
-        """Return what was inferred in a few sentences."""
+        """Return the result in a few sentences."""
         fields = ", ".join(f"{name}={text}" for name, text in self.field_map.items())
         text = (
             f"{self.samples:,} samples as {self.sample_type}({fields}); {self.argument}"
@@ -128,23 +126,21 @@ class DataSpec(BaseModel):
         return f"{text}. To change it, write {self.override}"
 
     def comments(self) -> list[str]:
-        """Return what was inferred as lines, one for each file, column and note that
-        matters.
-        """
+        """Return the result as lines: one for each relevant file, column and note."""
         lines = [f"{self.samples:,} samples: {self.argument}"]
         for what, uses in (("file", self.files), ("column", self.columns)):
             lines += [f"{what} {use}: {use.role or use.status}" for use in uses]
         return lines + [f"note: {note}" for note in self.notes]
 
     def entry(self) -> dict[str, Any]:
-        """Return the keys of an entry that say what was inferred."""
+        """Return the keys of an entry that state the inferred properties."""
         entry: dict[str, Any] = {"format": self.format, "sample_type": self.sample_type}
         if self.field_map:
             entry["field_map"] = self.field_map
         return entry | {"inferred": self.facts()}
 
     def facts(self) -> dict[str, Any]:
-        """Return what an entry keeps to compare the data with when it is read again."""
+        """Return the facts that an entry stores to detect changed data."""
         files = {use.name: use.count for use in self.files if use.status == "used"}
         columns = {use.name: use.role or use.status for use in self.columns}
         found = {
@@ -156,9 +152,7 @@ class DataSpec(BaseModel):
         return found | ({"classes": [*self.classes]} if self.classes else {})
 
     def differences(self, facts: Mapping[str, Any]) -> list[str]:
-        """Return what is other than the facts of an earlier inference, by file and
-        column.
-        """
+        """Return the differences from the facts of an earlier inference."""
         found = []
         now = self.facts()
         for name in ("files", "columns"):

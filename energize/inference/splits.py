@@ -1,6 +1,4 @@
-"""Split parts of a folder: from names at every level, lists of names, and what writers
-say.
-"""
+"""Split parts of a folder: by names at every level, lists of names, and metadata."""
 
 from __future__ import annotations
 
@@ -42,12 +40,11 @@ _OF_SEVERAL = frozenset(
 
 @dataclass(frozen=True)
 class SplitAssignment:
-    """The files of each split part, and those of no part; `lists` are the files that
-    said so.
+    """The files of each split part, and `shared` files of no part.
 
-    `folders` are the names of folders that are split parts. `doubt` is an error that
-    lists what the names may mean, an empty text if they are clear. `notes` are
-    decisions that the summary mentions.
+    `lists` are the files that define the parts. `folders` are the names of folders that
+    are split parts. `doubt` is an error that lists the possible meanings of names,
+    empty if they are clear. `notes` are decisions for the summary.
     """
 
     parts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -58,9 +55,7 @@ class SplitAssignment:
     notes: tuple[str, ...] = ()
 
     def find_part(self, part_name: str) -> str | None:
-        """Return the part that a name or another usual name for it means, None if there
-        is none.
-        """
+        """Return the part that a name or a synonym refers to, None if there is none."""
         name = canonical_part(part_name)
         candidates = [part_name, name, *SAME_PARTS.get(name, ())]
         if name == part_name:
@@ -68,12 +63,11 @@ class SplitAssignment:
         return next((part for part in candidates if part in self.parts), None)
 
     def part_named(self, part_name: str, path: object) -> str | None:
-        """Return the part that is meant by a name; None for all files, where there are
-        no parts.
+        """Return the part that a name refers to, None for all files if there are no
+        parts.
 
         Raises:
-            SplitError: If there is no such part, or if the names have several meanings.
-
+            SplitError: If the part does not exist, or names are ambiguous.
         """
         if self.doubt:
             raise SplitError(f"{path}: {self.doubt}")
@@ -113,14 +107,14 @@ def _is_held_out(part: str) -> bool:
 
 
 def find_splits(inventory: Inventory) -> SplitAssignment:
-    """Return which split part each file belongs to.
+    """Return the split part of each file.
 
-    What a writer says (`README.md`, `dataset_dict.json`) comes before names of folders,
-    and these before names of files. Lists of names are read if no folder says more.
+    Metadata (`README.md`, `dataset_dict.json`) override names of folders, and these
+    override names of files. Lists of names are read if folders leave media without a
+    part.
 
     Raises:
         ConfigError: If `README.md` names several configurations.
-
     """
     stated = _by_readme(inventory) or _by_dict(inventory)
     if stated is not None:
@@ -207,7 +201,7 @@ def _configurations_of_readme(
 ) -> tuple[dict[str, dict[str, list[str]]], list[str]]:
     """Return the patterns of each configuration by split part, and the defaults.
 
-    A README is a page for people: whatever cannot be read there is ignored.
+    A README is written for people: invalid contents are ignored.
     """
     data = read_file(inventory.root / "README.md", "YAML_BYTES")
     text = data.decode("utf-8", "replace")
@@ -245,9 +239,7 @@ def _unmatched(
 def _doubt_of_patterns(
     inventory: Inventory, patterns: Mapping[str, Sequence[str]], splits: SplitAssignment
 ) -> str:
-    """Return the error for files that are trained on by a pattern and held out by their
-    names.
-    """
+    """Return the error for training files with held-out names."""
     for part, wanted in patterns.items():
         if canonical_part(part) != "train":
             continue
@@ -268,9 +260,7 @@ def _doubt_of_patterns(
 
 
 def _held_out_by_name(name: str, inventory: Inventory) -> set[str]:
-    """Return the split parts other than training that names of a file and its folders
-    say.
-    """
+    """Return the held-out parts in the names of a file and its folders."""
     words = {_part_of_stem(name, inventory) or ""}
     for folder in posixpath.dirname(name).split("/"):
         words |= {*parts_in(folder)} if is_part_word(folder) else set()
@@ -308,9 +298,7 @@ def _patterns(
 
 
 def matches(name: str, patterns: Iterable[str]) -> bool:
-    """Return whether a name of a file is that of a pattern, in which `**/` may be
-    nothing.
-    """
+    """Return whether a name matches a pattern; `**/` may match no folder."""
     return any(
         fnmatchcase(name, pattern) or fnmatchcase(name, pattern.replace("**/", ""))
         for pattern in patterns
@@ -321,9 +309,7 @@ def matches(name: str, patterns: Iterable[str]) -> bool:
 
 
 def _folder_marks(inventory: Inventory) -> tuple[dict[str, tuple[str, bool]], str]:
-    """Return the part of each folder whose name has a word for one, and whether it is
-    only that.
-    """
+    """Return the part of each folder named after one, if exactly, and the doubt."""
     marks: dict[str, tuple[str, bool]] = {}
     doubts = []
     for folders in _children_of_folders(inventory):
@@ -414,8 +400,8 @@ def _doubt(folder: str, part: str, folders: Sequence[str]) -> str:
 
 
 def _part_of(folder: str, marks: Mapping[str, tuple[str, bool]]) -> str | None:
-    """Return the part of a folder and those around it: the outermost only that, or else
-    marked.
+    """Return the part of a folder: of its outermost exact parent, or else marked
+    parent.
     """
     folders: list[str] = []
     while folder:
@@ -427,7 +413,7 @@ def _part_of(folder: str, marks: Mapping[str, tuple[str, bool]]) -> str | None:
 
 
 def _part_of_stem(name: str, inventory: Inventory) -> str | None:
-    """Return the part that the name of a file of rows, of shards or of names says."""
+    """Return the part in the name of a file of rows, shards or names."""
     kind = inventory.kinds[name]
     may_list = kind == "text" and inventory.is_one_of_few(name)
     if kind not in ("table", "tar") and not may_list:
@@ -445,9 +431,7 @@ def _part_of_stem(name: str, inventory: Inventory) -> str | None:
 
 
 def _misspelled(names: Sequence[str], inventory: Inventory) -> tuple[str, ...]:
-    """Return a note for each name beside the split parts that is nearly one of a
-    part.
-    """
+    """Return a note for each name outside of the parts that nearly names one."""
     near: dict[str, tuple[str, int]] = {}
     for name in names:
         kind = inventory.kinds[name]
@@ -504,9 +488,7 @@ def _texts_of_parts(
 
 
 def listed_media(inventory: Inventory, name: str, index: MediaIndex) -> list[str]:
-    """Return the media that a text file lists, one a line; none if it is no such
-    list.
-    """
+    """Return the media that a text file lists by line; empty if it is not a list."""
     if not inventory.is_one_of_few(name):
         return []
     try:

@@ -1,6 +1,4 @@
-"""Tars that nobody prepared: their index is kept in the cache, and their parts are
-columns.
-"""
+"""Tars without an index: the index is stored in the cache, their parts are columns."""
 
 from __future__ import annotations
 
@@ -30,17 +28,17 @@ from energize.task.decode import PART_DECODERS
 
 _log = logging.getLogger("energize")
 _NOT_WRITTEN = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
-"""What a disk refuses only when it is written to."""
+"""Errors of a disk that occur only when it is written to."""
 
 
 def open_tars(scene: Scene) -> WebdatasetSource:
-    """Return the samples of tars, whose index is in a folder of links to them in the
-    cache.
+    """Return the samples of tars by an index in the cache folder, with links to the
+    tars.
 
     Raises:
-        NotPreparedError: For tars in object storage, which are prepared there.
-        DatasetError: For a tar that cannot be indexed, or a cache folder that cannot be
-            written.
+        NotPreparedError: If the tars are in object storage, where they must be
+            prepared.
+        DatasetError: If a tar cannot be indexed, or the cache folder not be written.
     """
     if is_url(scene.path):
         location = scene.path if scene.is_folder else scene.root
@@ -79,14 +77,16 @@ def open_tars(scene: Scene) -> WebdatasetSource:
 
 
 def cache_folder(*names: str) -> Path:
-    """Return a folder below that of the user's cache."""
+    """Return a folder in the user's cache."""
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     return Path(cache, "energize", *names)
 
 
 def _index(root: Path, names: Sequence[str], folder: Path) -> None:
-    """Write the index of tars into a folder of links to them; raise OSError where it
-    cannot be.
+    """Write the index of tars into a folder of links to them.
+
+    Raises:
+        OSError: If the folder cannot be written.
     """
     if not folder.is_absolute():
         raise OSError(
@@ -163,9 +163,7 @@ def _media_column(
 
 
 def _decoded(raw: dict[str, Any]) -> dict[str, Any]:
-    """Return a raw sample with its texts, numbers and JSON decoded, and media as they
-    are.
-    """
+    """Return a raw sample with decoded texts, numbers and JSON."""
     decoded = {}
     for name, data in raw.items():
         if name.startswith("__") or not isinstance(data, bytes):

@@ -1,4 +1,4 @@
-"""Whether samples are what was inferred: looked at before anything is delivered."""
+"""Verification of inferred samples before the first is delivered."""
 
 from __future__ import annotations
 
@@ -32,11 +32,10 @@ from energize.task.load import SampleLoader
 from energize.task.types import text_fields, type_fault, type_faults
 
 _MOST_FAILED = 2
-"""One in so many samples may be damaged; more than that is not damage."""
+"""One in this number of samples may be damaged; more is an error."""
 
 _MOST_ROWS = 1_000_000
-"""Rows whose texts are checked before anything is delivered; the others when they are
-read."""
+"""Number of rows with texts that are checked before delivery."""
 
 _AT_ONCE = 4096
 
@@ -46,22 +45,19 @@ _log = logging.getLogger("energize")
 @convert_os_errors
 @without_notes()
 def verify(part: InferredPart, options: DataOptions) -> None:
-    """Check the first samples, and samples spread over the others, once for each
-    version of data.
+    """Check the first samples and some others, once for each version of the data.
 
     At most 64 samples are read, by the first rank. Samples that cannot be read or
-    decoded, or lack a value, are damage as long as most are good: they are left out
-    when they are read.
+    decoded, or lack a value, count as damage if most are good, and are left out later.
 
     Args:
         part: The inferred samples.
-        options: The options of the entry. A wrong type in a field of its field map is
-            a warning.
+        options: The options of the entry. A wrong type in a field of its field map is a
+            warning.
 
     Raises:
-        DatasetError: If a field has a value of another type, or most samples cannot be
-            made.
-
+        DatasetError: If a field has a value of another type, or most samples are
+            damaged.
     """
     source = part.source
     marker = cache_folder("verified", _version(part))
@@ -116,9 +112,7 @@ def _faults_of_sample(
 
 
 def inferred_texts(part: InferredPart, options: DataOptions) -> list[str]:
-    """Return the fields that have to be texts, as no user says what they are read
-    from.
-    """
+    """Return the text fields that are not in the user's field map."""
     if part.config.field_map is None:
         return []
     kind = sample_type_named(part.config.sample_module, part.config.sample_class)
@@ -126,14 +120,12 @@ def inferred_texts(part: InferredPart, options: DataOptions) -> list[str]:
 
 
 def _is_stated(name: str, options: DataOptions) -> bool:
-    """Return whether the user says what a field is read from; `energize init` is no
-    user.
-    """
+    """Return whether the user's field map has a field, not a generated entry."""
     return options.inferred is None and name in (options.field_map or {})
 
 
 def _check_texts(part: InferredPart, fields: Sequence[str]) -> None:
-    """Raise `DatasetError` for a text that is none, in any row of values without types.
+    """Raise `DatasetError` if a row of JSON has another type in a text field.
 
     Parquet and Arrow store the types of columns. A missing value is damage, which is
     counted when it is read; it is logged here.
@@ -172,9 +164,7 @@ def _missing_texts(
     number: int,
     row: Row,
 ) -> Iterator[str]:
-    """Yield the columns in which a row has no text; raise `DatasetError` for a value
-    of another type.
-    """
+    """Yield the columns without text in a row; raise `DatasetError` for wrong types."""
     for name, column in columns.items():
         if column not in row:
             continue
@@ -188,7 +178,7 @@ def _missing_texts(
 
 
 def _plan(source: Any, numbers: Any) -> None:
-    """Have the samples fetched together that are in object storage."""
+    """Request samples in object storage together."""
     source.expect(numbers)
     if isinstance(source, LooseSource) and is_url(source.base):
         files = files_at(source.base)
@@ -222,7 +212,7 @@ def _refusal(part: InferredPart, fault: str) -> str:
 
 
 def _version(part: InferredPart) -> str:
-    """Return what is another text for other data, or for another inference of them."""
+    """Return a text that changes with the data and with their inference."""
     rows = getattr(part.source, "rows", part.source)
     files = [os.path.join(rows.location, name) for name in rows.shards if name]
     seen: list[Sequence[int]] = []

@@ -1,6 +1,6 @@
-"""Words in names of files, folders and columns, and what they mean.
+"""Words in names of files, folders and columns, with their meanings.
 
-A contributor adds a word here; no other module of the inference has words of its own.
+New words are added here; other modules of the inference contain none.
 """
 
 from __future__ import annotations
@@ -25,10 +25,11 @@ _WORD = re.compile(r"[^\W\d_]+|\d+")
 
 @lru_cache(maxsize=4096)
 def words_of(name: str) -> tuple[str, ...]:
-    """Return the words and numbers of a name in small letters.
+    """Return the words and numbers of a name in lower case.
 
-    >>> words_of("trainImages_2017.v2")
-    ('train', 'images', '2017', 'v', '2')
+    Example:
+        >>> words_of("trainImages_2017.v2")
+        ('train', 'images', '2017', 'v', '2')
     """
     return tuple(word.lower() for word in _WORD.findall(_BOUNDARY.sub(" ", name)))
 
@@ -51,16 +52,17 @@ SAME_PARTS: Mapping[str, Sequence[str]] = _split(
         "eval": "eval val",
     }
 )
-"""Which parts may be meant by one, the first that there is."""
+"""Synonyms of split parts by priority."""
 
 _PART_OF = {word: part for part, words in PARTS.items() for word in words}
 
 
 def parts_in(name: str) -> list[str]:
-    """Return the split parts that the words of a name mean, each once.
+    """Return the distinct split parts in the words of a name.
 
-    >>> parts_in("coco_karpathy_val"), parts_in("held_out"), parts_in("contest")
-    (['val'], ['test'], [])
+    Example:
+        >>> parts_in("coco_karpathy_val"), parts_in("held_out"), parts_in("contest")
+        (['val'], ['test'], [])
     """
     words = words_of(name)
     pairs = (first + second for first, second in pairwise(words))
@@ -70,19 +72,22 @@ def parts_in(name: str) -> list[str]:
 
 
 def canonical_part(name: str) -> str:
-    """Return the part that a name of a split part means, else the name itself.
+    """Return the split part that a name refers to, or else the name.
 
-    >>> canonical_part("validation"), canonical_part("train_sft")
-    ('val', 'train_sft')
+    Example:
+        >>> canonical_part("validation"), canonical_part("train_sft")
+        ('val', 'train_sft')
     """
     return _PART_OF.get(name.lower(), name)
 
 
 def nearly_part(name: str) -> str | None:
-    """Return the part whose word a name contains or differs from by one edit.
+    """Return the part with a word in a name, or one edit from the name; None without
+    one.
 
-    >>> nearly_part("tarin"), nearly_part("restval"), nearly_part("books")
-    ('train', 'val', None)
+    Example:
+        >>> nearly_part("tarin"), nearly_part("restval"), nearly_part("books")
+        ('train', 'val', None)
     """
     text = name.lower()
     inside = [word for word in _PART_OF if word in text]
@@ -94,14 +99,15 @@ def nearly_part(name: str) -> str | None:
 _OTHER_WORDS = _words(
     "text texts brain grain rest best vest nest tent task teen evil oval"
 )
-"""Words that differ from one for a split part by one edit and mean something else."""
+"""Words with another meaning that are one edit from a word for a split part."""
 
 
 def misspelled_part(name: str) -> str | None:
-    """Return the part whose word differs from a name by one edit.
+    """Return the part with a word that is one edit from a name, None without one.
 
-    >>> misspelled_part("tset"), misspelled_part("test"), misspelled_part("text")
-    ('test', None, None)
+    Example:
+        >>> misspelled_part("tset"), misspelled_part("test"), misspelled_part("text")
+        ('test', None, None)
     """
     text = name.lower()
     if text in _OTHER_WORDS or text in _PART_OF:
@@ -112,8 +118,8 @@ def misspelled_part(name: str) -> str | None:
 
 
 def _is_one_edit(text: str, word: str) -> bool:
-    """Return whether a character more, less or other, or two swapped, make one text the
-    other.
+    """Return whether one inserted, removed, changed or swapped character separates
+    texts.
     """
     if abs(len(text) - len(word)) > 1:
         return False
@@ -129,10 +135,15 @@ def _is_one_edit(text: str, word: str) -> bool:
 
 
 def is_part_word(name: str) -> bool:
-    """Return whether a name is a word for a split part and nothing else but numbers.
+    """Return whether a name consists of a word for a split part, and numbers.
 
-    >>> is_part_word("train2017"), is_part_word("Test"), is_part_word("train_images")
-    (True, True, False)
+    Example:
+        >>> (
+        ...     is_part_word("train2017"),
+        ...     is_part_word("Test"),
+        ...     is_part_word("train_images"),
+        ... )
+        (True, True, False)
     """
     letters = [word for word in words_of(name) if not word.isdigit()]
     return letters != [] and len(parts_in(name)) == 1 and "".join(letters) in _PART_OF
@@ -142,15 +153,16 @@ GENERIC = _words(
     "part parts shard shards chunk split file files data dataset set of v version "
     "images image"
 )
-"""Words that do not tell two files of one folder apart in kind."""
+"""Words in file names that do not distinguish kinds of files."""
 
 
 def qualifiers(stem: str) -> tuple[str, ...]:
-    """Return the words of a file name that are neither a split part nor generic nor a
-    number.
+    """Return the words of a file name other than split parts, generic words and
+    numbers.
 
-    >>> qualifiers("train_sft-00000-of-00001"), qualifiers("data-part-3")
-    (('sft',), ())
+    Example:
+        >>> qualifiers("train_sft-00000-of-00001"), qualifiers("data-part-3")
+        (('sft',), ())
     """
     return tuple(
         word
@@ -166,8 +178,7 @@ MODALITIES = _words(
     "jpg jpeg"
     " jpegs photo photos picture pictures frames frame originals disparity"
 )
-"""Names of folders that say what sort of image is in them, and are no names of
-classes."""
+"""Names of folders that name a modality of images, not a class."""
 
 PAIRED = _words(
     "before after input inputs output outputs source sources target targets left right "
@@ -176,7 +187,7 @@ PAIRED = _words(
     "raw original"
     " edited"
 )
-"""Names of folders whose images, if they have the same names, may be pairs."""
+"""Names of folders with images that may be pairs if their names are equal."""
 
 _SHARD = re.compile(
     r"(part|shard|chunk|batch|split|folder|dir|group|set)?[-_ ]?\d{3,}", re.I
@@ -185,11 +196,11 @@ _REPEATS = re.compile(r"\d+_.+")
 
 
 def why_no_class(folder: str) -> str:
-    """Return why the name of a folder may not be the name of a class, an empty text if
-    it may.
+    """Return why a folder name may not be a class, an empty text if it may.
 
-    >>> why_no_class("images"), why_no_class("part-000001"), why_no_class("cat")
-    ('it says what the images are', 'it is the name of a shard', '')
+    Example:
+        >>> why_no_class("images"), why_no_class("part-000001"), why_no_class("cat")
+        ('it says what the images are', 'it is the name of a shard', '')
     """
     if {*words_of(folder)} & MODALITIES and len(words_of(folder)) <= 2:
         return "it says what the images are"
@@ -297,8 +308,7 @@ ROLES: Mapping[str, Sequence[str]] = _split(
         "places": "matchedtextindex matchedtextindices",
     }
 )
-"""Names of columns by what they are for, most telling first, without signs between
-words."""
+"""Names of columns by role and priority, without punctuation."""
 
 NUMBERED_SPLIT_COLUMNS = (
     "split",
@@ -333,10 +343,11 @@ _TRUTH = {
 
 
 def truth_of(text: str) -> bool | None:
-    """Return the truth value that a text means, None if it means none.
+    """Return the truth value of a text, None if it has none.
 
-    >>> truth_of("True"), truth_of("0"), truth_of("2")
-    (True, False, None)
+    Example:
+        >>> truth_of("True"), truth_of("0"), truth_of("2")
+        (True, False, None)
     """
     return _TRUTH.get(text.lower())
 
@@ -347,15 +358,16 @@ METADATA_WORDS = _words(
     " height size score similarity confidence count length tokens token quality topic"
     " subject task grade"
 )
-"""Last words of the names of columns that describe a sample and are no part of it."""
+"""Last words in the names of columns that describe samples."""
 
 
 def plain_name(column: str) -> str:
-    """Return the name of a column without signs and capitals; of a nested one its last
-    key.
+    """Return the name of a column in lower case without punctuation; of a nested one
+    its last key.
 
-    >>> plain_name("Multiple_Choice-Answer"), plain_name("sentences[*][raw]")
-    ('multiplechoiceanswer', 'raw')
+    Example:
+        >>> plain_name("Multiple_Choice-Answer"), plain_name("sentences[*][raw]")
+        ('multiplechoiceanswer', 'raw')
     """
     keys = [key for key in re.split(r"[\[\]]+", column) if key not in ("", "*")]
     return re.sub(r"[\W_]", "", keys[-1] if keys else column).lower()

@@ -1,6 +1,4 @@
-"""What a run reads: asked for, planned and delivered, by source and level of its
-mix.
-"""
+"""Requested, planned and delivered samples of a run, by level of its mix."""
 
 from energize.report.forecast import PlannedBatch as PlannedBatch
 from energize.report.forecast import PlannedSample as PlannedSample

@@ -1,6 +1,4 @@
-"""From a step to its samples: what a batch of all ranks was made of, and the losses it
-had.
-"""
+"""Samples of the batch of one step on all ranks, with their recorded losses."""
 
 from __future__ import annotations
 
@@ -25,8 +23,10 @@ from energize.report.levels import MixLevel, Places, levels_of
 
 
 class Delivered(NamedTuple):
-    """An item that was given to a rank at a step, and the losses that were recorded of
-    its samples, in their order: a line of a file of losses.
+    """An item of one rank at one step, with the recorded losses of its samples in
+    order.
+
+    It is one line of a file of losses.
     """
 
     step: int
@@ -38,7 +38,7 @@ class Delivered(NamedTuple):
 
     @property
     def line(self) -> bytes:
-        """As a file has it, now."""
+        """The line in a file of losses, with the current time."""
         made = self.made if isinstance(self.made, int) else list(self.made)
         losses = [short_loss(loss) for loss in self.losses]
         values = {"made": made, "losses": losses, "time": round(time.time(), 3)}
@@ -46,7 +46,7 @@ class Delivered(NamedTuple):
 
 
 def short_loss(loss: float | None) -> float | str | None:
-    """Return a loss as JSON has it: NaN and infinity as texts."""
+    """Return a loss as a JSON value; NaN and infinity become text."""
     if loss is None:
         return loss
     if isfinite(loss):
@@ -55,7 +55,7 @@ def short_loss(loss: float | None) -> float | str | None:
 
 
 class SampleOrigin(NamedTuple):
-    """Where a sample comes from in the order of a mix.
+    """The position of a sample in the order of a mix.
 
     Args:
         row: Row of its source in the levels of the mix.
@@ -137,25 +137,35 @@ def blame(
     rank: int | None = None,
     losses: Sequence[Path] = (),
 ) -> list[BlamedSample]:
-    """Return the samples of which the batches of a step were made, rank by rank, in
-    their order.
+    """Return the samples of the batches of a step, by rank and in batch order.
 
-    `step` counts from 0 on, as a run on `world_size` ranks makes them. Where the files
-    in `losses`, which loaders wrote (`get_loader(losses=...)`), have that step, it is
-    the one that the trainer recorded under this number last, on the ranks that there
-    were then. Nothing is read but the keys of these samples. A sample that failed is
-    named itself, not the one that took its place.
+    If the files of `losses` contain the step, the batches are those that the trainer
+    recorded under this number last, on the ranks of that time. Otherwise, the order of
+    the dataset decides. Only keys are read. A failed sample is listed itself, not its
+    substitute.
 
-    Raises `NotIndexedError` for a stream whose step no file has, `ConfigError` for a
-    rank that there is not, and for files that hold something else.
+    Args:
+        dataset: Dataset of batches.
+        step: Step of the run, counted from 0.
+        world_size: Number of ranks of the run; ignored for recorded steps.
+        rank: The only rank to list. None for all ranks.
+        losses: Files that `get_loader(losses=...)` wrote.
 
-    >>> from energize import BatchDataset, BlendDataset, ListSource
-    >>> blend = BlendDataset(
-    ...     (ListSource("ab", name="a"), 1), (ListSource("xyz", name="x"), 1)
-    ... )
-    >>> found = blame(BatchDataset(blend, 2, list), step=10**9, world_size=2)
-    >>> [(each.rank, each.source) for each in found]
-    [(0, 'x'), (0, 'a'), (1, 'a'), (1, 'x')]
+    Returns:
+        The samples of all requested ranks.
+
+    Raises:
+        NotIndexedError: If the dataset is a stream and no file contains the step.
+        ConfigError: If `rank` does not exist, or if a file is not a file of losses.
+
+    Example:
+        >>> from energize import BatchDataset, BlendDataset, ListSource
+        >>> blend = BlendDataset(
+        ...     (ListSource("ab", name="a"), 1), (ListSource("xyz", name="x"), 1)
+        ... )
+        >>> found = blame(BatchDataset(blend, 2, list), step=10**9, world_size=2)
+        >>> [(each.rank, each.source) for each in found]
+        [(0, 'x'), (0, 'a'), (1, 'a'), (1, 'x')]
     """
     levels = levels_of(dataset)
     lines = list(_lines(dataset, step, world_size, losses))
@@ -203,8 +213,9 @@ def _by_order(
     positions: range,
     recorded: Sequence[Delivered],
 ) -> Iterator[Delivered]:
-    """Yield the items at `positions`, one per rank, with the losses recorded of them;
-    without the padding after the end of the dataset.
+    """Yield the items at `positions`, one per rank, with their recorded losses.
+
+    Padding after the end of the dataset is omitted.
     """
     size = dataset.size
     losses = {cast("int", line.made): line.losses for line in recorded}
@@ -217,7 +228,7 @@ def _by_order(
 def _lines(
     dataset: Dataset[Any], step: int, world_size: int, files: Sequence[Path]
 ) -> Iterator[Delivered]:
-    """What each rank was given: as it was recorded, else by the order."""
+    """Yield the item of each rank: the recorded one, or else the one in the order."""
     recorded = _all_recorded(files, step)
     ranks = recorded[-1].world_size if recorded else world_size
     newest = {line.rank: line for line in recorded if line.world_size == ranks}
@@ -239,7 +250,7 @@ def _lines(
 
 
 def _first(dataset: IndexedDataset[Any], step: int, world_size: int) -> int:
-    """The first item of a step: in every epoch, ranks begin anew with its first one."""
+    """Return the first item of a step; all ranks start each epoch at its first item."""
     if dataset.size == INFINITE:
         return step * world_size
     epoch, of_epoch = divmod(step, -(-dataset.size // world_size))
@@ -247,9 +258,7 @@ def _first(dataset: IndexedDataset[Any], step: int, world_size: int) -> int:
 
 
 def _recorded(file: Path, step: int) -> Iterator[Delivered]:
-    """The lines of a file that are of a step; one that was cut off by a crash is passed
-    over.
-    """
+    """Yield the lines of a step in a file; skip a line that a crash has cut off."""
     mark = f'{{"step": {step}, '
     with (
         os_errors_as(ConfigError, file),
@@ -280,9 +289,7 @@ def _parsed(line: str, step: int) -> Delivered:
 
 
 def weights_of(level: MixLevel, so_far: float | None = 1.0) -> list[float | None]:
-    """Return the weight in the loss that the sources of each row say; None for
-    functions.
-    """
+    """Return the loss weight of each row that its sources set; None for functions."""
     for node in level.above:
         if isinstance(node, SampleWeightDataset):
             is_known = so_far is not None and not callable(node.weight)

@@ -1,6 +1,4 @@
-"""What a run of many steps takes of each source, what was asked for, and when sources
-repeat.
-"""
+"""Forecast of the samples of a run: shares, repeats and the plan of single batches."""
 
 from __future__ import annotations
 
@@ -57,14 +55,17 @@ from energize.report.levels import (
 
 @dataclass(frozen=True, slots=True)
 class SourceForecast:
-    """What a run takes of one source.
+    """The samples that a run reads of one source.
 
-    `name`: see `source_names`. `count`: the samples it has. `drawn`: the samples that
-    are read of it. `share`: of all samples that are read, or of what they cost, 0 to 1.
-    `asked`: the share that the weights ask for over these steps, None where none is
-    asked for. `repeats_at`: the first step (0-based) with a sample that came before, or
-    None when there is none. Where `repeats_exact` is False, that is the latest that it
-    can be, and None when a sample may have come before or not.
+    Args:
+        name: Name of the source, see `source_names`.
+        count: Number of samples of the source.
+        drawn: Number of samples that are read.
+        share: Fraction of all samples that are read, or of their cost, 0 to 1.
+        asked: Fraction that the weights request over these steps. None without weights.
+        repeats_at: First step, from 0, with a repeated sample. None without repeats.
+        repeats_exact: If False, `repeats_at` is only an upper bound, and None means
+            that samples may or may not repeat.
     """
 
     name: str
@@ -77,13 +78,13 @@ class SourceForecast:
 
     @property
     def epochs(self) -> float:
-        """How many times it is passed through."""
+        """The number of passes through the source."""
         return self.drawn / self.count if self.count else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class StageSpan:
-    """The batches from `start` to before `stop` belong to the stage `name`."""
+    """The batches of one stage: from `start` to `stop`, exclusive."""
 
     name: str
     start: int
@@ -92,16 +93,21 @@ class StageSpan:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Simulation:
-    """What `steps` batches are made of.
+    """The simulated batches of a run.
 
-    `points`: numbers of steps from 0 to `steps`, int64. `drawn`: the samples of each
-    source (columns) that are read in the first so many steps (rows), int64. `spent`:
-    what they cost, float64, where weights count that, see `measure_of`; else None.
-    `asked`: the share of each source (columns) that weights ask for from each point to
-    the next (rows), float64; NaN where nothing asks. `stages`: those that these steps
-    belong to, none where there are no stages. `unit`: what weights count, see
-    `weighed_in`. `read`: how many batches were read to estimate all this, of what packs
-    or filters; None where it is exact.
+    Args:
+        sources: Forecast of each source.
+        points: Numbers of steps at which counts are given, from 0 to the last; int64.
+        drawn: Samples of each source (columns) in the steps up to each point (rows);
+            int64.
+        spent: Cost of these samples, float64. None if weights count samples, see
+            `measure_of`.
+        asked: Requested share of each source (columns) between two points (rows),
+            float64; NaN without weights.
+        stages: Stages of these steps; empty without stages.
+        unit: Unit of the weights, see `weighed_in`.
+        read: Number of batches that were read for the estimate. None if the result is
+            exact.
     """
 
     sources: tuple[SourceForecast, ...]
@@ -127,8 +133,11 @@ class Simulation:
         return sum(source.drawn for source in self.sources)
 
     def shares(self) -> npt.NDArray[np.float64]:
-        """Return the share of each source (columns) between two points (rows), 0 to 1:
-        of samples, or of what they cost where weights count that.
+        """Return the share of each source (columns) between two points (rows).
+
+        Returns:
+            Fractions of the samples, or of their cost if weights count a cost; float64,
+            0 to 1.
         """
         amounts = np.diff(self.drawn if self.spent is None else self.spent, axis=0)
         totals = amounts.sum(axis=1, keepdims=True)
@@ -138,27 +147,36 @@ class Simulation:
 def simulate(
     dataset: Dataset[Any], steps: int, *, intervals: int = 1, read: int | None = None
 ) -> Simulation:
-    """Return what the first `steps` batches of a dataset of batches are made of,
-    without reading.
+    """Return the samples of the first `steps` batches, without reading data.
 
-    Steps count the batches of all ranks together. They are cut into `intervals` (or
-    `steps`, if that is less) for shares over time, and where stages begin; an interval
-    near a change of weights begins at it. The cost does not depend on the number of
-    steps. Samples that will be skipped or found damaged count, their substitutes do
-    not.
+    The cost does not depend on the number of steps. Samples that will be skipped or
+    damaged count; their substitutes do not.
 
-    With `read`, of what packs or filters (a stream) so many batches are read, and more
-    until what a packer holds is packed. What they took of each part of the mix below
-    it, one batch with another, is what all steps are estimated by.
+    Args:
+        dataset: Dataset of batches.
+        steps: Number of batches, over all ranks.
+        intervals: Number of intervals for shares over time, at most `steps`. More are
+            added where stages begin; an interval near a change of weights begins at the
+            change.
+        read: For packers and filters (streams), the number of batches to read for an
+            estimate. More are read until the content of a packer is packed. All steps
+            are estimated by the mean of these batches.
 
-    Raises `ConfigError` for steps that cannot be counted, and `NotIndexedError` for a
-    stream without `read`.
+    Returns:
+        The counts of each source, and its first repeat.
 
-    >>> from energize import BatchDataset, BlendDataset, ListSource
-    >>> blend = BlendDataset((ListSource(range(900)), 9), (ListSource(range(50)), 1))
-    >>> run = simulate(BatchDataset(blend, 10, list), steps=100)
-    >>> [(each.drawn, each.epochs, each.asked) for each in run.sources]
-    [(900, 1.0, 0.9), (100, 2.0, 0.1)]
+    Raises:
+        ConfigError: If the steps cannot be counted.
+        NotIndexedError: If the dataset is a stream and `read` is None.
+
+    Example:
+        >>> from energize import BatchDataset, BlendDataset, ListSource
+        >>> blend = BlendDataset(
+        ...     (ListSource(range(900)), 9), (ListSource(range(50)), 1)
+        ... )
+        >>> run = simulate(BatchDataset(blend, 10, list), steps=100)
+        >>> [(each.drawn, each.epochs, each.asked) for each in run.sources]
+        [(900, 1.0, 0.9), (100, 2.0, 0.1)]
     """
     if read is not None and not dataset.indexed:
         return _estimated(dataset, checked_whole(steps, "steps", 1), intervals, read)
@@ -174,9 +192,7 @@ def simulate(
 
 
 def _changes(dataset: IndexedDataset[Any], steps: int) -> set[int]:
-    """Return the first steps at which weights of a mix were changed, or reach a
-    point.
-    """
+    """Return the first steps at which weights of a mix change or reach a point."""
     levels = levels_of(dataset)
     steps_of_changes = set()
     for level in levels.walk():
@@ -205,8 +221,9 @@ def _reached(levels: MixLevel, path: tuple[str, ...], step: int) -> int:
 def _estimated(
     dataset: Dataset[Any], steps: int, intervals: int, read: int
 ) -> Simulation:
-    """Return what a stream takes if all batches are made of as many items as those that
-    are read; what its only indexed part asks for, too.
+    """Return the simulation of a stream, by the mean of the batches that are read.
+
+    Requested shares are known only if the stream has a single indexed part.
     """
     parts = [indexed(child, "simulate", None) for child, _ in dataset.read_parts]
     many, items = _taken_by(dataset, checked_whole(read, "simulate: read", 1))
@@ -220,9 +237,11 @@ def _estimated(
 
 
 def _taken_by(dataset: Dataset[Any], read: int) -> tuple[int, Counter[int]]:
-    """Read so many batches of a stream, and more until others need more to be read;
-    return how many these are, and how many items they took of each indexed part, by its
-    `id`.
+    """Read at least `read` batches of a stream, until the next one needs more input.
+
+    Returns:
+        The number of batches, and the items that they took of each indexed part, by its
+        `id`.
     """
     items: Counter[int] = Counter()
     reading = ReadContext(taken=lambda part: items.update([id(part)]))
@@ -252,7 +271,7 @@ def _forecasts(
     Args:
         dataset: The simulated dataset.
         drawn: Samples drawn of each source at the last step.
-        amounts: What has been drawn or spent at each step, shape (steps, sources).
+        amounts: Samples or cost of each source up to each step, shape (steps, sources).
         requested: Requested share of each source between two steps; NaN if unknown.
         repeats: For each source the first repeat, and whether it is exact.
     """
@@ -277,7 +296,7 @@ def _forecasts(
 
 
 def _items_at(steps: Sequence[int], pace: Fraction) -> Int64Array:
-    """Return how many items of a part the dataset takes up to each step."""
+    """Return the number of items of a part up to each step."""
     return np.array([round(n * pace) for n in steps], dtype=np.int64)
 
 
@@ -288,8 +307,14 @@ def _simulation(
     stages: tuple[StageSpan, ...],
     read: int | None = None,
 ) -> Simulation:
-    """Return what a dataset takes of its indexed parts up to some steps, each of which
-    takes so many items of a part.
+    """Return the simulation of a dataset up to some steps.
+
+    Args:
+        dataset: The simulated dataset.
+        steps: Numbers of steps, ascending.
+        parts: The indexed parts, with the number of items of each in one step.
+        stages: Stages of these steps.
+        read: Number of batches that were read.
     """
     of_parts = [(part, _items_at(steps, pace), pace) for part, pace in parts]
     read_of = [
@@ -333,21 +358,27 @@ BATCHES = "whole batches"
 
 
 def weighed_in(dataset: Dataset[Any]) -> str:
-    """Return what the weights of the outermost blends of a dataset count: "samples";
-    "whole batches" where each entry has batches of its own, as with one task encoder
-    for each type of samples; or what samples cost, the name of a column. Joined by
-    "and" where stages differ in that.
+    """Return the unit of the weights of the outermost blends of a dataset.
 
-    >>> from energize import BatchDataset, BlendDataset, ListSource
-    >>> web, code = ListSource("ab"), ListSource("12")
-    >>> weighed_in(BatchDataset(BlendDataset((web, 1), (code, 1)), 2, list))
-    'samples'
-    >>> weighed_in(
-    ...     BlendDataset(
-    ...         (BatchDataset(web, 2, list), 1), (BatchDataset(code, 2, list), 1)
-    ...     )
-    ... )
-    'whole batches'
+    Args:
+        dataset: Any dataset.
+
+    Returns:
+        "samples"; "whole batches" if each entry has batches of its own, as with one
+        task encoder for each sample type; or the name of a cost column. Different units
+        of stages are joined by "and".
+
+    Example:
+        >>> from energize import BatchDataset, BlendDataset, ListSource
+        >>> web, code = ListSource("ab"), ListSource("12")
+        >>> weighed_in(BatchDataset(BlendDataset((web, 1), (code, 1)), 2, list))
+        'samples'
+        >>> weighed_in(
+        ...     BlendDataset(
+        ...         (BatchDataset(web, 2, list), 1), (BatchDataset(code, 2, list), 1)
+        ...     )
+        ... )
+        'whole batches'
     """
     return (
         " and ".join(dict.fromkeys(_unit_name(blend) for blend in _outermost(dataset)))
@@ -356,13 +387,19 @@ def weighed_in(dataset: Dataset[Any]) -> str:
 
 
 def measure_of(dataset: Dataset[Any]) -> ColumnCost | None:
-    """Return what samples cost in the unit of the outermost blends; None where these
-    count samples or batches, or differ in what they count.
+    """Return the cost that the weights of the outermost blends count.
 
-    >>> from energize import BlendDataset, ListSource
-    >>> words = ListSource(["a b", "c"], columns={"words": [2, 1]})
-    >>> measure_of(BlendDataset((words, 1), unit="words"))
-    ColumnCost(cost='words')
+    Args:
+        dataset: Any dataset.
+
+    Returns:
+        The cost. None if the weights count samples or batches, or have different units.
+
+    Example:
+        >>> from energize import BlendDataset, ListSource
+        >>> words = ListSource(["a b", "c"], columns={"words": [2, 1]})
+        >>> measure_of(BlendDataset((words, 1), unit="words"))
+        ColumnCost(cost='words')
     """
     units = [getattr(blend, "unit", None) for blend in _outermost(dataset)]
     are_equal = bool(units) and all(blend == units[0] for blend in units)
@@ -370,7 +407,7 @@ def measure_of(dataset: Dataset[Any]) -> ColumnCost | None:
 
 
 def _outermost(dataset: Dataset[Any]) -> list[BlendDataset[Any]]:
-    """Return the blends that no other blend is above."""
+    """Return the blends that are not inside another blend."""
     if isinstance(dataset, BlendDataset):
         return [dataset]
     return [blend for child in dataset.inputs for blend in _outermost(child)]
@@ -395,14 +432,18 @@ def _batched(dataset: Dataset[Any]) -> bool:
 
 
 _FARTHEST = 2**62
-"""Positions of samples below it fit in int64 with all that is computed from them."""
+"""Largest sample position; all numbers that are derived from it fit in int64."""
 
 
 def indexed(
     dataset: Dataset[Any], purpose: str, reads: str | None = None
 ) -> IndexedDataset[Any]:
-    """`dataset`, if it has positions; `NotIndexedError` for a stream: call what `reads`
-    it.
+    """Return `dataset` if it has positions; raise `NotIndexedError` for a stream.
+
+    Args:
+        dataset: Any dataset.
+        purpose: Caller, for the message.
+        reads: Call that reads streams, for the message.
     """
     if not isinstance(dataset, IndexedDataset) or not dataset.indexed:
         instead = f"; or have it read, by {reads}" if reads else ""
@@ -417,15 +458,22 @@ def indexed(
 def checked_steps(
     dataset: IndexedDataset[Any], at: object, steps: object
 ) -> tuple[int, int]:
-    """`at` and `steps` as whole numbers of Python; numpy's will do.
+    """Return `at` and `steps` as Python integers.
 
-    Raises `ConfigError` for steps from `at` on that are none, or too far away to be
-    counted.
+    Args:
+        dataset: Dataset of batches.
+        at: First step; any integer type.
+        steps: Number of steps; any integer type.
 
-    >>> import numpy as np
-    >>> from energize import ListSource
-    >>> checked_steps(ListSource("ab"), np.int64(7), 2)
-    (7, 2)
+    Raises:
+        ConfigError: If the numbers are out of range, or the samples too far to be
+            counted.
+
+    Example:
+        >>> import numpy as np
+        >>> from energize import ListSource
+        >>> checked_steps(ListSource("ab"), np.int64(7), 2)
+        (7, 2)
     """
     first = checked_whole(at, "at", 0)
     count = checked_whole(steps, "steps", 1)
@@ -439,20 +487,27 @@ def checked_steps(
 
 
 def requested_between(dataset: IndexedDataset[Any], points: Int64Array) -> FloatArray:
-    """Return the shares that are asked for from each of `points` to the next (rows),
-    for each source (columns): float64, 0 to 1, in the unit that the mix is measured in.
+    """Return the requested share of each source between neighbouring points.
 
-    NaN stands for a source that nothing asks a share of, such as one that is read after
-    another, or one whose share counts something else. Weights of whole batches are
-    shares of their samples here. Stop rules are not looked at.
+    Weights of whole batches are converted to shares of samples. Stop rules are ignored.
 
-    >>> from energize import BatchDataset, BlendDataset, ListSource, Schedule
-    >>> glide = Schedule([(0, 3), (8, 1)], "linear")
-    >>> blend = BlendDataset((ListSource("a"), glide), (ListSource("b"), 1))
-    >>> requested_between(BatchDataset(blend, 2, list), np.array([0, 4, 8])).round(
-    ...     2
-    ... ).tolist()
-    [[0.65, 0.35], [0.5, 0.5]]
+    Args:
+        dataset: Dataset of batches.
+        points: Numbers of steps, ascending; int64.
+
+    Returns:
+        Shares of each source (columns) between two points (rows), float64, 0 to 1, in
+        the unit of the mix. NaN for sources without a requested share, such as those of
+        a concatenation, or those weighed in another unit.
+
+    Example:
+        >>> from energize import BatchDataset, BlendDataset, ListSource, Schedule
+        >>> glide = Schedule([(0, 3), (8, 1)], "linear")
+        >>> blend = BlendDataset((ListSource("a"), glide), (ListSource("b"), 1))
+        >>> requested_between(BatchDataset(blend, 2, list), np.array([0, 4, 8])).round(
+        ...     2
+        ... ).tolist()
+        [[0.65, 0.35], [0.5, 0.5]]
     """
     levels = levels_of(dataset)
     measure = measure_of(dataset)
@@ -468,7 +523,7 @@ def requested_between(dataset: IndexedDataset[Any], points: Int64Array) -> Float
 def _requested_rows(
     level: MixLevel, begun: Spans, ended: Spans, measure: ColumnCost | None
 ) -> FloatArray:
-    """Return the share that is asked for of each row of a level, of the whole level."""
+    """Return the requested share of each row of a level, as a fraction of the level."""
     if level.source is not None:
         return np.ones(1)
     shares = None
@@ -498,12 +553,16 @@ _AT_ONCE = 2**20
 def spent_until(
     dataset: IndexedDataset[Any], points: Int64Array, measure: ColumnCost
 ) -> FloatArray:
-    """Return what the items up to each of `points` (rows) cost by `measure`, of each
-    source (columns): float64.
+    """Return the cost of each source (columns) up to each point (rows), float64.
 
-    It is exact where each dataset of a blend in that unit reads one source. Several
-    below one of them share what that one costs by the mean cost of their samples;
-    elsewhere the mean is all that is looked at.
+    The result is exact if each input of a blend in that unit reads one source.
+    Otherwise, the sources of an input share its cost by the mean cost of their samples;
+    outside of such blends, only mean costs are used.
+
+    Args:
+        dataset: Dataset of batches.
+        points: Numbers of items.
+        measure: The cost to count.
     """
     levels = levels_of(dataset)
     places = Places(dataset, levels)
@@ -540,10 +599,12 @@ _OVER = object()
 class PlannedSample:
     """A sample that will be read.
 
-    `source`: the name of its source, see `source_names`. `index`: its number in
-    `shard`, or in the source where that has no shards. `epoch`: how many times the
-    source has been passed through before. `key`: None when it was not asked for, or
-    cannot be read.
+    Args:
+        source: Name of its source, see `source_names`.
+        shard: Its shard. None if the source has no shards.
+        index: Number in the shard, or in a source without shards.
+        epoch: Earlier passes through the source.
+        key: Key of the sample. None if it was not requested or cannot be read.
     """
 
     source: str
@@ -555,10 +616,12 @@ class PlannedSample:
 
 @dataclass(frozen=True, slots=True)
 class PlannedBatch:
-    """The samples of the batch of a step, in their order; none where the batch is
-    padding.
+    """The samples of the batch of a step, in order.
 
-    `rank` is None for an unknown number of ranks.
+    Args:
+        step: Step of the run, over all ranks.
+        rank: Rank of the batch. None if the number of ranks is unknown.
+        samples: The samples; empty if the batch is padding.
     """
 
     step: int
@@ -575,29 +638,40 @@ def plan(
     keys: bool = False,
     read: bool = False,
 ) -> Iterator[PlannedBatch]:
-    """Batches `at` to `at + steps` of a dataset of batches, as they will be read.
+    """Return the batches `at` to `at + steps` of a dataset of batches, as planned.
 
-    Steps count the batches of all ranks together, as the position of a saved state
-    does; ranks take turns, beginning anew with each epoch of the dataset. The plan is
-    what is read as long as no sample is skipped or damaged: substitutes of such samples
-    are not foreseen. No shard is opened, unless `keys` are asked for.
+    Steps count the batches of all ranks, like the position of a saved state. Ranks take
+    turns, and start each epoch with rank 0. The plan is correct as long as no sample is
+    skipped or damaged; substitutes are not planned. Shards are opened only for `keys`.
 
-    With `read`, what packs or filters (a stream) is read up to these batches, which
-    come as far as its epoch goes, of a run that has the usual `lanes`.
+    Args:
+        dataset: Dataset of batches.
+        at: First step.
+        steps: Number of steps.
+        world_size: Number of ranks. None if unknown.
+        keys: Whether to read the keys of samples.
+        read: Whether to read packers and filters (streams) up to these batches, in the
+            default lanes, at most to the end of the epoch.
 
-    Raises `ConfigError` for numbers that cannot be used, and `NotIndexedError` for a
-    stream without `read`, at once; `ShardError` for a shard whose keys cannot be read.
+    Returns:
+        An iterator over the batches.
 
-    >>> from energize import BatchDataset, BlendDataset, ListSource
-    >>> blend = BlendDataset(
-    ...     (ListSource("ab", name="a"), 1), (ListSource("xyz", name="x"), 1)
-    ... )
-    >>> for batch in plan(
-    ...     BatchDataset(blend, 2, list), at=10**9, steps=2, world_size=2
-    ... ):
-    ...     print(batch.step, batch.rank, len(batch.samples))
-    1000000000 0 2
-    1000000001 1 2
+    Raises:
+        ConfigError: If a number is out of range.
+        NotIndexedError: If the dataset is a stream and `read` is False.
+        ShardError: If the keys of a shard cannot be read.
+
+    Example:
+        >>> from energize import BatchDataset, BlendDataset, ListSource
+        >>> blend = BlendDataset(
+        ...     (ListSource("ab", name="a"), 1), (ListSource("xyz", name="x"), 1)
+        ... )
+        >>> for batch in plan(
+        ...     BatchDataset(blend, 2, list), at=10**9, steps=2, world_size=2
+        ... ):
+        ...     print(batch.step, batch.rank, len(batch.samples))
+        1000000000 0 2
+        1000000001 1 2
     """
     if world_size is not None:
         world_size = checked_whole(world_size, "plan: world_size", 1)
@@ -645,9 +719,7 @@ def _read_batches(
 def batches_read(
     dataset: Dataset[Any], reading: ReadContext | None = None
 ) -> Iterator[tuple[Any, Refs]]:
-    """Yield the batches of an epoch of a stream and what they are made of, each when it
-    has been read.
-    """
+    """Yield each batch of an epoch of a stream with the refs of its samples."""
     stream = without_loops(dataset)
     lanes = lanes_of(dataset)
     with ExitStack() as opened:
@@ -669,7 +741,7 @@ def batches_read(
 def planned_samples(
     sources: tuple[SourceNode[Any], ...], labels: list[str], refs: Refs, *, keys: bool
 ) -> list[PlannedSample]:
-    """Return the samples that are referred to, in their order."""
+    """Return the samples of refs, in order."""
     samples: dict[int, PlannedSample] = {}
     for number, rows in rows_by_value(refs.source):
         located = _located(sources[number], refs.index[rows], keys=keys)
@@ -684,8 +756,9 @@ def planned_samples(
 def _located(
     source: SourceNode[Any], index: Int64Array, *, keys: bool
 ) -> Iterator[tuple[str | None, int, str | None]]:
-    """Return the shard of each sample, its number there, and its key; of a joined one,
-    those of its first part.
+    """Yield the shard, the number in it and the key of each sample.
+
+    Samples of a joined source are located by their first part.
     """
     if isinstance(source, PropertySource):
         return _located(source.source, source.rows[index], keys=keys)
@@ -707,13 +780,23 @@ def _located(
 def first_repeats(
     dataset: IndexedDataset[Any], steps: int
 ) -> list[tuple[int | None, bool]]:
-    """For each of `dataset.sources` the first of `steps` items with which more samples
-    of it are drawn than it has, and whether none comes again earlier. None when there
-    is none; or, if that is not exact, when it cannot be told.
+    """Return the first item at which each source repeats, and whether it is exact.
 
-    >>> from energize import BatchDataset, ListSource, ShuffleDataset
-    >>> first_repeats(BatchDataset(ShuffleDataset(ListSource(range(100))), 8, list), 50)
-    [(13, True)]
+    Args:
+        dataset: Any indexed dataset.
+        steps: Number of items to search.
+
+    Returns:
+        For each of `dataset.sources`, the first item with which more samples are drawn
+        than the source has, and whether no sample repeats earlier. None without
+        repeats, or, if inexact, if unknown.
+
+    Example:
+        >>> from energize import BatchDataset, ListSource, ShuffleDataset
+        >>> first_repeats(
+        ...     BatchDataset(ShuffleDataset(ListSource(range(100))), 8, list), 50
+        ... )
+        [(13, True)]
     """
     repeats: list[tuple[int | None, bool]] = []
     read = dataset.consumed(steps).tolist()
@@ -742,7 +825,7 @@ def _staged_passes(dataset: StagedDataset[Any]) -> list[bool]:
 
 
 def _pass_by_pass(dataset: IndexedDataset[Any]) -> list[bool]:
-    """For each source whether all its samples are drawn before one comes again."""
+    """Return for each source whether all its samples are drawn before one repeats."""
     if isinstance(dataset, Source):
         return [True]
     if isinstance(dataset, StagedDataset):

@@ -1,5 +1,7 @@
-"""The ledger of a loader: what it counts, noted for next to nothing, and what it tells
-of that.
+"""Counts of the delivered samples of a loader, by the rows of the levels of its mix.
+
+`Book` notes each item in constant time and evaluates the notes in groups. Other modules
+turn its numbers into reports.
 """
 
 from __future__ import annotations
@@ -29,53 +31,59 @@ from energize.report.levels import LocatedSamples, Places
 from energize.report.table import Outlier
 
 _TOGETHER = 256
-"""Items that wait until they are looked up together: many for numpy, few enough that
-where their slots lie is still remembered from reading them."""
+"""Items that are evaluated together: enough for numpy, few enough for the cache."""
 
 _LONG = 1.0
+"""Seconds after which a check of the shares costs little."""
+
 _MANY = 4096
-"""Seconds, or items, in which a look at what came costs next to nothing."""
+"""Items after which a check of the shares costs little."""
 
 SAMPLES, ITEMS, REPEATS, COST, WEIGHT, SQUARES, SKIPPED, FAILED = range(8)
 LOSSES, LOSS, LATE_LOSSES, LATE_LOSS, NO_NUMBERS = range(8, 13)
-"""What is counted of each row. Items that are made of samples of several rows count for
-each by its part of them; repeats are samples that were drawn in a second pass or later;
-squares are those of loss weights. Of losses that were reported: how many, their sum,
-both of late (each step leaves `_LATE` of them), and how many were no finite number."""
+"""Columns of the counts of a row.
+
+Items of several rows count as fractions. Repeats are samples drawn in a second pass or
+later. Squares are those of loss weights. Late losses decay by `_LATE` at each step.
+"""
 
 ROW_COLUMNS = 13
 
 _LATE = 0.99
+"""Factor by which late losses decay at each step."""
 
 DELIVERED, PADDING, WAITED, LONGEST, SECONDS = range(5)
-"""What is counted of a rank: items, and padding beside them; seconds that items were
-waited for, the longest of them, and that passed in all."""
+"""Columns of the totals of a rank: items, padding, seconds of waiting, the longest
+wait, and all seconds.
+"""
 
 TOTALS = 5
 
 
 @dataclass(frozen=True)
 class Ledger:
-    """What a loader's ledger counts beside samples and batches: `get_loader(...,
-    ledger=...)`.
+    """Options of the ledger of a loader: `get_loader(..., ledger=...)`.
 
-    `cost`: what samples cost, by a column that their sources have, such as "tokens", or
-    a function of columns (see `energize.costs.ColumnCost`); nothing is read for it, and
-    samples that took the place of failed ones count as these. `item_cost`: what an item
-    costs, by a function of it: a number, which its samples share, or one for each of
-    them, 0 or more. One of the two at most. `name`: what the cost is called in reports;
-    by default that of the column, or "cost".
+    Args:
+        cost: Cost of samples by a column of their sources, such as "tokens", or a
+            function of columns (see `energize.costs.ColumnCost`). No data are read; a
+            substitute costs as much as the sample that it replaces.
+        item_cost: Function that returns the cost of an item: a number for all its
+            samples, or one number for each, at least 0. Excludes `cost`.
+        name: Name of the cost in reports. By default the name of the column, or "cost".
 
-    Raises `ConfigError` for what cannot be used.
+    Raises:
+        ConfigError: If an option is invalid.
 
-    >>> from energize import ListSource, get_loader
-    >>> words = ListSource(
-    ...     ["one two", "three"], name="words", columns={"tokens": [2, 1]}
-    ... )
-    >>> loader = get_loader(words, ledger=Ledger("tokens"))
-    >>> _ = list(loader)
-    >>> loader.report()["words"].counts.cost
-    3.0
+    Example:
+        >>> from energize import ListSource, get_loader
+        >>> words = ListSource(
+        ...     ["one two", "three"], name="words", columns={"tokens": [2, 1]}
+        ... )
+        >>> loader = get_loader(words, ledger=Ledger("tokens"))
+        >>> _ = list(loader)
+        >>> loader.report()["words"].counts.cost
+        3.0
     """
 
     cost: Cost | None = None
@@ -95,23 +103,26 @@ class Ledger:
 
 
 _KEPT = 256
-"""Steps in which outliers are looked for."""
+"""Number of last steps with outliers."""
 
 _FAR = 4.0
+"""Standard deviations from which a loss is an outlier."""
+
 _ENOUGH = 20
+"""Losses of a source from which outliers are determined."""
+
 _SHOWN = 8
-"""Standard deviations from which on a loss is an outlier, the losses of its source that
-it takes to tell, and how many are told."""
+"""Number of outliers in a report."""
 
 _NAMED = 3
-"""Losses that are no number and are told in the log."""
+"""Number of losses without a finite value that are logged."""
 
 _log = logging.getLogger("energize")
 
 
 class _Note(NamedTuple):
-    """An item that was delivered: what it is made of, and its loss weights and cost if
-    it says them, one for each sample or one for all.
+    """A delivered item, with its loss weights and cost for each sample or for all, if
+    any.
     """
 
     made: ItemOrigin
@@ -124,9 +135,9 @@ class _Note(NamedTuple):
 class Book:
     """Counts what a loader delivers of a dataset, by the rows of its levels.
 
-    It begins where reading begins; of an indexed dataset, what was delivered before
-    that is known by the order. `note` is told of each item, and looks up what it is
-    made of some hundred items later, or when `counted` is asked for.
+    Counting begins when reading begins; for indexed datasets, the order gives the
+    counts before. `note` stores an item; groups of notes are evaluated together, or
+    when `counted` is called.
     """
 
     def __init__(self, dataset: Dataset[Any], settings: Ledger) -> None:
@@ -139,7 +150,7 @@ class Book:
         self._open(dataset)
 
     def _open(self, dataset: Dataset[Any]) -> None:
-        """Have counted nothing of a dataset."""
+        """Reset all counts for a dataset."""
         self.levels = levels.levels_of(dataset)
         self.dataset = dataset
         self.names = [leaf.label for leaf in self.levels.leaves]
@@ -156,7 +167,7 @@ class Book:
         self._looked_at = 0.0
 
     def _measure(self) -> ColumnCost | None:
-        """What samples cost: as it was asked for, else what a blend weighs."""
+        """Return the cost of samples: the configured one, or the unit of a blend."""
         if self._settings.cost is not None:
             return ColumnCost(self._settings.cost)
         if self._settings.item_cost is not None:
@@ -167,22 +178,23 @@ class Book:
         )
 
     def counts(self, mix: Any) -> bool:
-        """Whether what a mix weighs is what costs are counted in."""
+        """Return whether a mix weighs the cost that is counted."""
         unit = getattr(mix, "unit", None)
         by_item = isinstance(unit, ItemCost) and self._settings.item_cost is not None
         return unit is not None and (by_item or unit == self._column)
 
     @property
     def cost_name(self) -> str | None:
-        """What costs are called; None where nothing is counted."""
+        """The name of the cost. None if no cost is counted."""
         cost = self._settings.item_cost if self._column is None else self._column.cost
         if cost is None:
             return None
         return self._settings.name or (cost if isinstance(cost, str) else "cost")
 
     def begin(self, dataset: Dataset[Any], items: int | None) -> None:
-        """Reading begins, after so many items of all ranks; of a dataset that may have
-        other weights than before. Where it has other parts, counting begins anew.
+        """Begin counting after `items` items of all ranks.
+
+        Counts are kept if the dataset differs only in its weights, and reset otherwise.
         """
         if dataset is not self.dataset:
             names = self.names
@@ -199,9 +211,11 @@ class Book:
             self._begun = True
 
     def note(self, made: ItemOrigin, item: Any, marks: Marks) -> bool:
-        """One more item was delivered. Return whether it is worth some milliseconds to
-        look what came: when twice as many were delivered as last time, in some
-        hundreds.
+        """Count a delivered item.
+
+        Returns:
+            Whether a check of the shares is due: each time the number of items has
+            doubled, after some hundreds.
         """
         item_cost = self._settings.item_cost
         padding = marks.is_padding
@@ -233,9 +247,7 @@ class Book:
             self._padded = False
 
     def wait(self, waited: float, passed: float) -> None:
-        """An item was waited for, and so many seconds passed since the last one was
-        given.
-        """
+        """Add the time of waiting for an item, and the time since the last one."""
         self._waited += waited
         self._passed += passed
         self._longest = max(self._longest, waited)
@@ -248,9 +260,21 @@ class Book:
         losses: Any,
         padded: Iterable[int] = (),
     ) -> list[float | None]:
-        """Count the losses of an item, and return those of its samples, None for those
-        of which nothing is said, and for `padded` ones; `ConfigError` for others than
-        it has samples or sources.
+        """Count the losses of an item.
+
+        Args:
+            made: Origin of the item.
+            step: Step of the item.
+            rank: Rank of the item.
+            losses: Losses of the samples of the item, or by source.
+            padded: Numbers of padded samples, whose losses are ignored.
+
+        Returns:
+            The loss of each sample. None for samples without a loss, and for padded
+            ones.
+
+        Raises:
+            ConfigError: If the losses do not fit the samples or sources of the item.
         """
         samples_of_item = self.locate(made)
         caller = f"record_losses (rank {rank}, step {step})"
@@ -296,9 +320,7 @@ class Book:
         _log.warning(text, rank, step, location, loss, more)
 
     def outliers(self, rank: int) -> list[Outlier]:
-        """Return the samples of the last steps whose losses stand out of those of their
-        source.
-        """
+        """Return the samples of the last steps with extreme losses for their source."""
         if not self._losses:
             return []
         *numbers, values = np.concatenate(self._losses, axis=1)
@@ -316,9 +338,7 @@ class Book:
         return [Outlier(step, rank, self.names[row], *rest) for step, row, *rest in of]
 
     def last(self) -> list[str]:
-        """Return the names of the sources of the samples of the last item; none of
-        padding.
-        """
+        """Return the sources of the samples of the last item; empty for padding."""
         with self._lock:
             if self._padded or not self._waiting:
                 return []
@@ -328,16 +348,18 @@ class Book:
             ]
 
     def locate(self, made: ItemOrigin) -> LocatedSamples:
-        """Return which samples an item is made of."""
+        """Return the samples of an item."""
         return self._places.locate([made])
 
     def where(self, row: int, sample: int) -> str:
-        """Return where a sample of a row is stored, for messages."""
+        """Return the location of a sample of a row, for messages."""
         return self._sources[row].where(sample)  # type: ignore[no-any-return]
 
     def planned(self, items: int | None) -> FloatArray | None:
-        """Return what the first items are made of, as it is counted: samples and items;
-        None where nobody knows.
+        """Return the counts of samples and items by the order for the first `items`
+        items.
+
+        None for streams, or if `items` is None.
         """
         if items is None or not self.dataset.indexed:
             return None
@@ -347,7 +369,7 @@ class Book:
         return rows
 
     def counted(self) -> tuple[FloatArray, FloatArray]:
-        """Return what was counted of each row, and the totals: float64, copies."""
+        """Return copies of the counts of each row and of the totals, float64."""
         with self._lock:
             if len(self._waiting) > 1:
                 self._look_up(self._waiting[:-1], self._rows, self._totals)
@@ -363,8 +385,10 @@ class Book:
     def numbers(
         self, rank: int, world_size: int, left_out: LeftOut | None = None
     ) -> FloatArray:
-        """Return what this rank has counted, so that the sum over ranks says all:
-        float64 in one row, the rows of the levels and the totals of each rank.
+        """Return the counts of this rank; the sum over ranks is the count of all.
+
+        Returns:
+            float64: the counts of all rows, then the totals of each rank.
         """
         rows, totals = self.counted()
         row_of = {source.key: row for row, source in [*enumerate(self._sources)][::-1]}
@@ -378,7 +402,7 @@ class Book:
     def _look_up(
         self, notes: Sequence[_Note], rows: FloatArray, totals: FloatArray
     ) -> None:
-        """Add what was noted to what is known."""
+        """Add the counts of notes to `rows` and `totals`."""
         if not notes:
             return
         samples = self._places.locate([note.made for note in notes])
@@ -419,7 +443,7 @@ class Book:
 
 
 def _delivered(slots: Sequence[tuple[int, ...]], counts: Int64Array) -> BoolArray:
-    """Return for each sample of items whether it is none of these slots of its item."""
+    """Return for each sample of items whether its slot is not padded."""
     is_delivered = np.ones(int(counts.sum()), dtype=np.bool_)
     starts = (np.cumsum(counts) - counts).tolist()
     for start, padded in zip(starts, slots, strict=True):
@@ -435,9 +459,10 @@ def _amounts_of_samples(
     default: float,
     whole: bool = False,
 ) -> FloatArray:
-    """Return a number for each sample of items: those that the items say, in order.
-    Where there are others than samples, the samples have equal parts of their sum; one
-    alone is for each sample, unless it is for the `whole` item.
+    """Return a number for each sample of items.
+
+    If an item has another number of values than samples, their sum is split evenly. A
+    single value applies to each sample, or, with `whole`, to the item.
     """
     values = np.full(len(located.item), default)
     starts = np.cumsum(counts) - counts
@@ -460,7 +485,7 @@ def _amounts_of_samples(
 
 
 def _weights_of(item: Any) -> Sequence[float] | None:
-    """Return the loss weights that a batch or a sample says, if it says any."""
+    """Return the loss weights of a batch or sample, None if it has none."""
     weights = field_of(item, WEIGHTS)
     if weights is not None:
         numbers: Sequence[float] = weights.flatten().tolist()
@@ -471,7 +496,7 @@ def _weights_of(item: Any) -> Sequence[float] | None:
 
 
 def _costs(value: Any) -> Sequence[float]:
-    """Return what a function says that an item costs, checked."""
+    """Return the checked cost that a function returned for an item."""
     amounts = value.flatten().tolist() if hasattr(value, "flatten") else value
     costs = amounts if isinstance(amounts, list | tuple) else [amounts]
     numbers = [real_number(cost) for cost in costs]

@@ -1,5 +1,6 @@
-"""The levels of a mix, by name: what stands in the tree of its datasets above the
-sources.
+"""Levels of a mix: the named tree of its parts above the sources.
+
+Also finds the samples of items in the rows of that tree, without reading.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     pass
 
 _NAMED = 2
-"""Sources that a level without a name is called by."""
+"""Number of sources in the name of a level without a name."""
 
 
 @dataclass
@@ -90,16 +91,16 @@ class MixLevel:
         return self.path[-1] if self.path else ""
 
     def opened_in(self, owner: MixLevel) -> bool:
-        """Whether it is a blend that was opened up into that of its owner."""
+        """Return whether the level is a blend that is merged into that of `owner`."""
         return self.mix is not None and self.mix is owner.mix
 
     def walk(self) -> list[MixLevel]:
-        """Return the level itself, and all below it, from above."""
+        """Return the level and all levels below it, depth first."""
         return [self, *(below for part in self.parts for below in part.walk())]
 
     @cached_property
     def leaves(self) -> list[MixLevel]:
-        """The levels of its sources, one for each row."""
+        """The levels of sources, one for each row."""
         return [level for level in self.walk() if level.source is not None]
 
     @property
@@ -109,7 +110,7 @@ class MixLevel:
 
 
 def levels_of(dataset: Dataset[Any]) -> MixLevel:
-    """Return the levels of a dataset; the first has them all, and an empty path."""
+    """Return the whole mix as a level with all others below it."""
     whole = _level(LevelNames(), dataset, 0, whole=True)
     leaves = whole.leaves
     sources = list(dict.fromkeys(cast("Any", leaf.source) for leaf in leaves))
@@ -134,8 +135,7 @@ def _name_of(explicit: tuple[str | None, ...], label: str) -> str:
 
 
 def source_names(dataset: Dataset[Any]) -> list[str]:
-    """Return the names of `dataset.sources`, as reports and `Loader.last_sources` have
-    them.
+    """Return the names of `dataset.sources`, as in reports and `Loader.last_sources`.
 
     In stages they are those of `source_labels`, without the names of stages.
 
@@ -143,7 +143,7 @@ def source_names(dataset: Dataset[Any]) -> list[str]:
         dataset: Any dataset.
 
     Returns:
-        A name for each source, no two alike.
+        A unique name for each source.
 
     Example:
         >>> from energize import BlendDataset, ListSource
@@ -153,7 +153,6 @@ def source_names(dataset: Dataset[Any]) -> list[str]:
         ... }
         >>> source_names(BlendDataset(parts, weights={"web": 1, "code": 1}))
         ['web', 'code']
-
     """
     levels = levels_of(dataset)
     nodes = [node for level in levels.walk() for node in (level.mix, *level.above)]
@@ -202,7 +201,7 @@ def _add_parts(level: MixLevel, node: Dataset[Any], first: int, *, whole: bool) 
 
 
 def _add_sources(level: MixLevel, node: Dataset[Any], first: int) -> None:
-    """The sources of stages that cannot be told apart, each once."""
+    """Add each source of stages once, if items cannot be assigned to stages."""
     names = source_labels(node.sources)
     level.mix = None
     for number, (name, source) in enumerate(zip(names, node.sources, strict=True)):
@@ -237,8 +236,9 @@ def _open_groups(
 
 
 def _split_name(name: str) -> tuple[list[str], str]:
-    """Split `outer/inner` into the outer names and the last one; names with an empty
-    part stay whole.
+    """Split `outer/inner` into the outer names and the last one.
+
+    Names with an empty part stay whole.
     """
     *outer, last = name.split("/")
     return (outer, last) if all((*outer, last)) else ([], name)
@@ -250,7 +250,7 @@ def _source_level(
     row: int,
     above: tuple[Dataset[Any], ...],
 ) -> MixLevel:
-    """Return the level of the only source of a dataset; sources name nameless ones."""
+    """Return the level of the only source of a dataset."""
     source = dataset.sources[0]
     if not names.path:
         names = LevelNames((source_labels([source])[0],), names.explicit)
@@ -286,9 +286,7 @@ def _added(owner: MixLevel, part: MixLevel, number: int) -> MixLevel:
 
 
 def _named(node: Dataset[Any], number: int) -> bool:
-    """Return whether an input has a name that was given: of a blend, or that of a
-    stage.
-    """
+    """Return whether an input has an explicit name, in a blend or as a stage."""
     if isinstance(node, StagedDataset):
         return True
     names = getattr(node, "given_names", None)
@@ -296,9 +294,7 @@ def _named(node: Dataset[Any], number: int) -> bool:
 
 
 def _names(node: Dataset[Any]) -> list[str]:
-    """Return what inputs are called: as they are named, else by a few of their
-    sources.
-    """
+    """Return the names of inputs: explicit names, or a few of their sources."""
     mixed = isinstance(node, BlendDataset | StagedDataset)
     names = list(cast("Any", node).names) if mixed else [""] * len(node.inputs)
     for number, read in enumerate(input_labels(node)):
@@ -311,14 +307,21 @@ def _names(node: Dataset[Any]) -> list[str]:
 
 
 Spans: TypeAlias = dict[tuple[str, ...], int]
-"""To which of its items the mix of each level has come, by the paths of levels."""
+"""Number of items that the mix of each level has delivered, by the path of the level.
+"""
 
 
 def spans(
     level: MixLevel, items: int | None, reached_items: Spans | None = None
 ) -> Spans:
-    """To which of its items the mix of each level has come when `items` of the whole
-    were given, by the paths of levels; those are left out of which only reading tells.
+    """Return the number of items that the mix of each level has delivered.
+
+    Levels whose number is known only by reading are omitted.
+
+    Args:
+        level: The whole.
+        items: Number of items of the whole. None if unknown.
+        reached_items: Result to extend.
     """
     reached_items = {} if reached_items is None else reached_items
     if level.mix is None:
@@ -347,9 +350,16 @@ def _span(
 def requested_shares(
     level: MixLevel, start: int | None, stop: int | None
 ) -> FloatArray | None:
-    """Return the share of each of a level's parts that is asked for of items `start` to
-    before `stop` of its mix; of all where these are not known, unless it changes. None
-    where nobody asks.
+    """Return the requested share of each part of a level, by the weights.
+
+    Args:
+        level: A level with parts.
+        start: First item of its mix. None if unknown.
+        stop: End of the items, exclusive. None if unknown.
+
+    Returns:
+        Shares of these items; of all items if they are unknown. None without weights,
+        or if items are unknown and weights change.
     """
     mix = level.mix
     if not isinstance(mix, BlendDataset | QuotaDataset):
@@ -367,8 +377,9 @@ def requested_shares(
 def items_between(
     level: MixLevel, start: int | None, stop: int | None
 ) -> FloatArray | None:
-    """Return how many items of its mix from `start` to `stop` are of each part of a
-    level, where its order says so.
+    """Return the items of each part from item `start` to `stop` of its mix.
+
+    None if the order does not determine them.
     """
     if level.mix is None or start is None or stop is None:
         return None
@@ -381,9 +392,7 @@ def items_between(
 
 
 def spent_by(level: MixLevel, items: int | None) -> FloatArray:
-    """Return what the first items of a blend cost that each part gave; zeros where only
-    reading tells.
-    """
+    """Return the cost of each part in the first items of a blend; zeros if unknown."""
     mix: Any = level.mix
     if items is None or not hasattr(mix, "spent") or not mix.indexed:
         return np.zeros(len(level.parts))
@@ -399,11 +408,21 @@ def spend(
     *,
     costs: bool,
 ) -> BoolArray:
-    """Have the rows of a level sum up to what mixes whose unit `counts` spent on each
-    part from `begun` to `ended`; return which rows are such.
+    """Scale the rows of a level so that their sums are what mixes spent on each part.
 
-    Several rows in one part share what it cost by their values, which are `costs`, or
-    else numbers of samples, beside which rows that are such already stay as they are.
+    Rows of one part share its cost in proportion to their values.
+
+    Args:
+        level: The whole.
+        spent: Costs or numbers of samples of each row; changed in place.
+        begun: Items of each mix at the start.
+        ended: Items of each mix at the end.
+        counts: Returns whether a mix weighs the cost that is counted.
+        costs: Whether `spent` has costs. If not, rows of inner mixes are final and are
+            not scaled again.
+
+    Returns:
+        Whether each row was scaled to a cost.
     """
     is_known = np.zeros(len(spent), dtype=np.bool_)
     for node in level.walk()[::-1]:  # parts before what they are parts of
@@ -421,8 +440,9 @@ def spend(
 
 
 def samples_per_item(level: MixLevel) -> FloatArray:
-    """Return for each row of a level how many samples an item is made of that a mix
-    takes of the input in which its source stands; NaN where only reading tells.
+    """Return for each row the samples in an item of the input of its mix.
+
+    NaN if it is known only by reading.
     """
     sizes = np.ones(len(level.rows))
     for part, members in zip(level.parts, level.members, strict=False):
@@ -445,14 +465,12 @@ def _mean_size(node: Dataset[Any]) -> float:
 
 
 def several(node: Dataset[Any]) -> bool:
-    """Return whether items are made of several of what is below, as far as anybody
-    knows.
-    """
+    """Return whether items may be made of several items of the inputs."""
     return node.traits.gathers or any(map(several, node.inputs))
 
 
 def shares_of(values: FloatArray | None) -> FloatArray | None:
-    """Values as parts of their sum, if there is anything."""
+    """Return values as fractions of their sum, None if the sum is not positive."""
     return (
         None
         if values is None or not values.sum() > 0
@@ -467,17 +485,19 @@ def _by_part(level: MixLevel, values: FloatArray) -> FloatArray:
 
 
 _ITEMS_LOOKED_AT = 64
-"""Of a dataset of batches, over which their mean size is taken."""
+"""Number of items over which the mean size of a batch is computed."""
 
 _NUMBERS = len(Origin._fields)
 
 
 class LocatedSamples(NamedTuple):
-    """Samples of items, a row each, ordered by item: int64 of one length.
+    """Samples of items, ordered by item: int64 arrays of one length.
 
-    `item`: the number of the item among those asked for. `row`: that of its source.
-    `sample`: its number in the source, and `epoch`, how often that had been passed
-    through before.
+    Args:
+        item: Number of the item in the call.
+        row: Row of the source.
+        sample: Number of the sample in its source.
+        epoch: Earlier passes through the source.
     """
 
     item: Int64Array
@@ -487,14 +507,14 @@ class LocatedSamples(NamedTuple):
 
 
 class Places:
-    """Finds samples in the rows of the levels of `dataset`, without reading."""
+    """Locates samples in the rows of the levels of a dataset, without reading."""
 
     def __init__(self, dataset: Dataset[Any], levels: MixLevel) -> None:
         self._dataset = dataset
         self.rows = len(levels.rows)
 
     def locate(self, made: Sequence[ItemOrigin]) -> LocatedSamples:
-        """Return what some items are made of."""
+        """Return the samples of some items."""
         if self._dataset.indexed:
             return self._parts[0].locate(np.array(made, dtype=np.int64))
         numbers = cast("Sequence[array[int]]", made)
@@ -519,8 +539,9 @@ class Places:
         return LocatedSamples(item[at], row, index, pass_)
 
     def planned(self, count: int, *, items: bool = False) -> Any:
-        """Return how many samples of each row the first `count` items are made of, by
-        the order, or how many `items`; None of a stream.
+        """Return the samples, or the `items`, of each row in the first `count` items.
+
+        None for a stream.
         """
         return (
             self._parts[0].planned(count, items=items)
@@ -530,7 +551,7 @@ class Places:
 
     @property
     def numbers(self) -> Int64Array:
-        """The number in `dataset.sources` of the source of each row, of an indexed
+        """The number of the source of each row in `dataset.sources`; of an indexed
         dataset.
         """
         part = self._parts[0]
@@ -541,7 +562,7 @@ class Places:
         )
 
     def by_source(self, rows: FloatArray) -> FloatArray:
-        """Values of rows, summed by the sources of an indexed dataset."""
+        """Return values of rows summed by source; of an indexed dataset."""
         return np.asarray(
             np.bincount(self.numbers, rows, len(self._dataset.sources)), np.float64
         )
@@ -557,9 +578,7 @@ class Places:
 
 
 class _Part:
-    """An indexed dataset, or a source without random access, whose rows begin with
-    `first`.
-    """
+    """An indexed dataset, or a source without random access, from row `first` on."""
 
     def __init__(self, dataset: Dataset[Any], first: int) -> None:
         self._dataset = dataset
@@ -573,7 +592,7 @@ class _Part:
 
     @cached_property
     def numbers(self) -> list[Int64Array]:
-        """The numbers among the sources of those of each phase."""
+        """The numbers of the sources of each phase."""
         phased = cast("StagedDataset[Any]", self.phased)
         return cast("list[Int64Array]", phased.source_numbers)
 

@@ -1,4 +1,4 @@
-"""Reports of what a ledger has counted."""
+"""Reports of the counts of a ledger, and the reasons for unexpected shares."""
 
 from __future__ import annotations
 
@@ -55,33 +55,40 @@ from energize.report.table import (
 
 
 def kish(weights: float, squares: float) -> float:
-    """Kish's effective sample size of loss weights, by their sum and that of their
-    squares.
+    """Return Kish's effective sample size of loss weights.
 
-    (sum of w)^2 / (sum of w^2): as many samples of equal weight tell as much (Kish,
-    Survey Sampling, 1965). 0 where nothing has a weight.
+    (sum of w)^2 / (sum of w^2): the number of samples of equal weight with the same
+    variance (Kish, Survey Sampling, 1965).
 
-    >>> kish(4.0, 4.0), kish(10.0, 100.0)
-    (4.0, 1.0)
+    Args:
+        weights: Sum of the weights.
+        squares: Sum of their squares.
+
+    Returns:
+        The effective size; 0 if all weights are 0.
+
+    Example:
+        >>> kish(4.0, 4.0), kish(10.0, 100.0)
+        (4.0, 1.0)
     """
     return weights * weights / squares if squares > 0 else 0.0
 
 
 _ROUNDING = 4.0
-"""Slots by which the orders of mixes round at most: 3.36, and one more for those that
-are begun."""
+"""Slots by which the orders of mixes may round: 3.36, and one for partial items."""
 
 _FILTERED = 2.0
-"""Tolerance behind a filter, in square roots of the number of items: four standard
-deviations of a share of 50 %, as the choice of a filter is not part of the plan."""
+"""Tolerance behind a filter, in square roots of the number of items.
+
+Four standard deviations of a share of 50 %, as filters are not part of the plan.
+"""
 
 _SAME = 1e-3
-"""A part of a share that planned and delivered may differ in, where both count the same
-items."""
+"""Tolerated difference of planned and delivered shares that count the same items."""
 
 
 Above: TypeAlias = "tuple[Dataset[Any], ...]"
-"""What a level is read through, from the whole on."""
+"""Datasets from the whole down to a level."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +160,7 @@ def _warning(parts: _Parts, lanes: int, mean: float) -> Iterator[str]:
 
 
 def _block(mix: Any) -> float:
-    """Slots within which a scheme keeps shares."""
+    """Return the slots within which a scheme meets its shares."""
     if isinstance(mix, QuotaDataset):
         return float(mix.size)  # an epoch has them, in whatever order
     scheme = getattr(mix, "scheme", None)
@@ -196,15 +203,15 @@ def _reasons(
 
 
 def _ended(parts: _Parts, short: Sequence[int] | Int64Array) -> Iterator[str]:
-    """Yield the names of the parts whose share is below the requested one."""
+    """Yield a reason for parts with less than the requested share."""
     if len(short):
         names = ", ".join(repr(parts.level.parts[part].name) for part in short)
         yield f"{names} ended by the stop rule, and the other sources took its share"
 
 
 def _leaves_out(above: Above) -> str | None:
-    """Return the first dataset above a blend that gives other items than it takes, as
-    only reading tells.
+    """Return the first dataset above a blend that omits items depending on their
+    content.
     """
     for node in above:
         passes = node.indexed or node.traits.keeps_order or len(node.inputs) > 1
@@ -217,9 +224,13 @@ def _leaves_out(above: Above) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class ReportPosition:
-    """Where a run stands: `items` that all ranks were given since it began, None where
-    that is not known; on `world_size` ranks, of which this is `rank`; of a stream, in
-    `lanes`.
+    """The position of a run.
+
+    Args:
+        items: Items of all ranks since the run began. None if unknown.
+        rank: This rank.
+        world_size: Number of ranks.
+        lanes: Lanes of a stream.
     """
 
     items: int | None
@@ -229,11 +240,17 @@ class ReportPosition:
 
 
 class ReportBuilder:
-    """Makes a report of the `numbers` of a book, which are those of all ranks together,
-    or of this one alone: of the `whole` run, or since counting began.
+    """Builds a report from the numbers of a book.
 
-    What the order gave before that is added where the whole is told; then `planned` is
-    that of all of it, and else since counting began.
+    For a report of the whole run, counts from before the book began are reconstructed
+    from the order. Otherwise, `planned` covers only the counted part.
+
+    Args:
+        book: The counts.
+        position: Position of the run.
+        numbers: Sum of `Book.numbers` over the ranks.
+        all_ranks: Whether `numbers` are those of all ranks.
+        title: Heading. By default it is derived from the counts.
     """
 
     def __init__(
@@ -267,9 +284,7 @@ class ReportBuilder:
         self.differing: list[_Parts] = []
 
     def _add_before(self, samples: FloatArray, since: int) -> None:
-        """What the order says beside samples and items of the time before counting
-        began.
-        """
+        """Add the repeats and costs of the time before counting began."""
         counts = np.array([_count(leaf.source) for leaf in self.book.levels.leaves])
         self.rows[:, REPEATS] += np.maximum(samples - counts, 0) * (counts > 0)
         of = self.book.levels
@@ -281,9 +296,7 @@ class ReportBuilder:
         self.rows[is_known, COST] += spent[is_known]
 
     def _account_for(self, plan_before: FloatArray, since: int) -> None:
-        """Add the plan up to the item `since`, or subtract it from the planned items of
-        a report that does not cover the whole run.
-        """
+        """Add the plan up to item `since`, or subtract it from the planned items."""
         if self.whole:
             self.rows += plan_before
             self._add_before(plan_before[:, SAMPLES], since)
@@ -409,7 +422,7 @@ class ReportBuilder:
     def _parts_by_cost(
         self, level: MixLevel, above: Above, requested: Any, sums: FloatArray
     ) -> _Parts:
-        """Return the parts of a level whose weights count a cost."""
+        """Return the parts of a level with weights that count a cost."""
         start = self.starts.get(level.path)
         stop = self.stops.get(level.path)
         planned = levels.shares_of(
@@ -449,8 +462,10 @@ class ReportBuilder:
     def _units(
         self, level: MixLevel, above: Above, rows: Any
     ) -> tuple[FloatArray, bool, bool]:
-        """Return how many items of its mix rows are of, for each part of a level;
-        whether these are samples, and whether that is known.
+        """Return the items of each part of a level, in the unit of its mix.
+
+        Returns:
+            The number of items, whether they are samples, and whether it is exact.
         """
         first = level.rows.start
         level_rows = rows[level.rows.start : level.rows.stop]
@@ -477,14 +492,12 @@ class ReportBuilder:
 
 
 def _continued(node: Dataset[Any]) -> bool:
-    """Whether parts go on from places in another mix, in which nobody knows what
-    came.
-    """
+    """Return whether parts continue from another mix with unknown counts."""
     return isinstance(node, ContinuedDataset) or any(map(_continued, node.inputs))
 
 
 def _count(source: Any) -> int:
-    """Return how many samples a source has; 0 where only reading tells."""
+    """Return the number of samples of a source; 0 if unknown."""
     return int(getattr(source, "count", 0) or 0) if source is not None else 0
 
 

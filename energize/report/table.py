@@ -1,6 +1,4 @@
-"""What a ledger says: asked, planned and delivered, level by level, and why they
-differ.
-"""
+"""Reports of delivered samples: rows, totals, their tables and their JSON."""
 
 from __future__ import annotations
 
@@ -39,13 +37,13 @@ class LevelShares:
 
 @dataclass(frozen=True, slots=True)
 class RowCounts:
-    """What was delivered of a row.
+    """The delivered amounts of a row.
 
     Args:
         samples: Number of samples.
         batches: Number of items; an item of several sources counts as fractions. Items
             before a resume are divided by the mean composition of an item.
-        cost: Tokens, or what the ledger counts as cost. None if it counts no cost.
+        cost: Cost of the samples, such as tokens. None if the ledger counts no cost.
         weight: Sum of the loss weights.
         effective: Kish's effective sample size of the loss weights.
         skipped: Number of samples that were left out.
@@ -106,7 +104,7 @@ class LedgerRow:
         path: Names of the levels down to the row; empty for the whole.
         is_source: Whether the row is a source.
         shares: Requested, planned and delivered share on its level.
-        counts: What was delivered.
+        counts: Delivered amounts.
         fractions: The counts as fractions of the whole.
         epochs: Passes through the source since the run began; for a stream, delivered
             samples divided by its samples. None for several sources, or for a source
@@ -166,9 +164,15 @@ _ROW_VALUES: dict[str, Callable[[LedgerRow], Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class Outlier:
-    """A sample of a `source` whose `loss` at a `step` of a `rank` is no number, or lies
-    so many standard deviations (`far`) from the mean of those of its source; `place` is
-    where it is stored.
+    """A sample with an extreme loss.
+
+    Args:
+        step: Step of the batch.
+        rank: Rank of the batch.
+        source: Name of its source.
+        loss: The loss; may be NaN or infinite.
+        far: Distance from the mean of its source, in standard deviations.
+        place: Location of the sample.
     """
 
     step: int
@@ -181,9 +185,15 @@ class Outlier:
 
 @dataclass(frozen=True, slots=True)
 class RankTotals:
-    """What one rank was delivered: `items`, and `padding` beside them; the seconds that
-    `next` was `waited` for, in all and the `longest` time, and those that passed
-    (`seconds`).
+    """Totals of one rank.
+
+    Args:
+        rank: The rank.
+        items: Delivered items.
+        padding: Delivered padding, not counted in `items`.
+        waited: Seconds of waiting for items.
+        longest: Seconds of the longest wait.
+        seconds: Seconds in all.
     """
 
     rank: int
@@ -195,13 +205,13 @@ class RankTotals:
 
     @property
     def waiting_share(self) -> float:
-        """The part of the time that went by waiting for items, 0 to 1."""
+        """The fraction of the time that was spent waiting for items, 0 to 1."""
         return self.waited / self.seconds if self.seconds else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class ReportScope:
-    """What a report covers.
+    """Heading and extent of a report.
 
     Args:
         title: The heading.
@@ -218,7 +228,7 @@ class ReportScope:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Report:
-    """What was asked for and what was delivered: `print` it, or let a notebook show it.
+    """Requested and delivered samples of a run; printable, and shown by notebooks.
 
     Args:
         scope: Heading, number of ranks and optional columns.
@@ -231,17 +241,18 @@ class Report:
         warnings: Differences from the requested shares that the order does not allow,
             with their reasons.
 
-    >>> from energize import BlendDataset, ListSource, get_loader
-    >>> parts = {"web": ListSource(range(90)), "code": ListSource(range(9))}
-    >>> loader = get_loader(BlendDataset(parts, weights={"web": 3, "code": 1}))
-    >>> for step, sample in zip(range(40), loader):
-    ...     pass
-    >>> report = loader.report()
-    >>> (
-    ...     [(row.name, row.counts.samples) for row in report.rows],
-    ...     report.to_dict()["mix/web/asked_share"],
-    ... )
-    ([('all', 40), ('web', 30), ('code', 10)], 0.75)
+    Example:
+        >>> from energize import BlendDataset, ListSource, get_loader
+        >>> parts = {"web": ListSource(range(90)), "code": ListSource(range(9))}
+        >>> loader = get_loader(BlendDataset(parts, weights={"web": 3, "code": 1}))
+        >>> for step, sample in zip(range(40), loader):
+        ...     pass
+        >>> report = loader.report()
+        >>> (
+        ...     [(row.name, row.counts.samples) for row in report.rows],
+        ...     report.to_dict()["mix/web/asked_share"],
+        ... )
+        ([('all', 40), ('web', 30), ('code', 10)], 0.75)
     """
 
     scope: ReportScope
@@ -263,8 +274,10 @@ class Report:
         return tuple(row for row in self.rows if row.is_source)
 
     def __getitem__(self, name: str) -> LedgerRow:
-        """Return the row of a part, by its names: `report["web/news"]`; `KeyError`
-        lists them.
+        """Return the row of a part by its path: `report["web/news"]`.
+
+        Raises:
+            KeyError: If the mix has no such part; lists the parts.
         """
         for row in self.rows:
             if "/".join(row.path) == name:
@@ -273,8 +286,11 @@ class Report:
         raise KeyError(f"{name!r} is no part of this mix; parts are {names}")
 
     def to_dict(self, prefix: str = "mix") -> dict[str, float]:
-        """Flat numbers for a log, such as "mix/web/delivered_share" and
-        "mix/waiting_share"; what is not known is left out.
+        """Return flat numbers for a log; unknown numbers are omitted.
+
+        Args:
+            prefix: First part of the keys, as in "mix/web/delivered_share" and
+                "mix/waiting_share".
         """
         numbers: dict[str, float | None] = {}
         for row in self.rows:
@@ -313,7 +329,7 @@ class Report:
         return numbers
 
     def as_json(self) -> dict[str, Any]:
-        """Return all of it as a JSON-able tree."""
+        """Return the report as a tree that JSON can encode."""
         return {
             "title": self.scope.title,
             "rows": tuple(row.as_json() for row in self.rows),
@@ -370,20 +386,20 @@ _LOGGED_SHARES = {
 """The same for all rows but the whole."""
 
 _WIDTH = 140
-"""Characters in a line where there is no terminal."""
+"""Characters in a line without a terminal."""
 
 _SHOWN = 60
-"""Rows that are shown; the rest is in `rows` and `to_dict`."""
+"""Number of rows in the table; all are in `rows` and `to_dict`."""
 
 _SHOWN_RANKS = 16
-"""Ranks whose totals are shown."""
+"""Number of ranks with their totals in the text."""
 
 _NOTHING = ("", "-", "0", "samples")
-"""What a column is left out for, where it says nothing else."""
+"""Cell values without content; a column with no other values is omitted."""
 
 
 def rendered(report: Report, width: int) -> Iterator[Any]:
-    """Yield what rich prints of a report."""
+    """Yield the rich renderables of a report."""
     yield Text(report.scope.title, style="bold")
     yield from _tables(report, width)
     for rank in report.ranks[:_SHOWN_RANKS]:
@@ -422,7 +438,7 @@ def _outlier_line(outlier: Outlier) -> str:
 
 
 def _tables(report: Report, width: int) -> Iterator[Table]:
-    """Yield the rows, in as many tables as their columns need in that width."""
+    """Yield the rows in as many tables as their columns need in that width."""
     names = ["  " * max(row.depth - 1, 0) + row.name for row in report.rows]
     cells = [_cells(row, report) for row in report.rows]
     widths = _column_widths(cells)
