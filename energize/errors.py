@@ -108,7 +108,7 @@ class EnergizeError(Exception):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(
-            *(legible(each) if isinstance(each, str) else each for each in args)
+            *(legible(arg) if isinstance(arg, str) else arg for arg in args)
         )
 
 
@@ -199,10 +199,10 @@ class EncoderError(SampleError):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the error without the sample."""
-        kept = {
+        attributes = {
             name: value for name, value in self.__dict__.items() if name != "sample"
         }
-        return type(self), self.args, kept
+        return type(self), self.args, attributes
 
 
 class FatalSampleError(SampleError):
@@ -275,8 +275,8 @@ def legible(text: str) -> str:
     if len(text) > _LONGEST_WORD:
         words = _SPACES.split(_shortened(text, 10 * _MOST_CHARACTERS))
         text = "".join(
-            _shortened(each, 80) if len(each) > _LONGEST_WORD else each
-            for each in words
+            _shortened(word, 80) if len(word) > _LONGEST_WORD else word
+            for word in words
         )
     return _shortened(visible(text), _MOST_CHARACTERS)
 
@@ -291,15 +291,15 @@ def visible(text: str) -> str:
         >>> visible("a\x1b[2Jb\nc")
         'a\\x1b[2Jb\nc'
     """
-    return _UNSEEN.sub(lambda found: ascii(found.group())[1:-1], text)
+    return _UNSEEN.sub(lambda match: ascii(match.group())[1:-1], text)
 
 
 def _shortened(text: str, most: int) -> str:
     """Return the beginning and the end of a text that is too long."""
     if len(text) <= most:
         return text
-    kept = (most - 25) // 2
-    return f"{text[:kept]}...({len(text) - 2 * kept} letters)...{text[-kept:]}"
+    half = (most - 25) // 2
+    return f"{text[:half]}...({len(text) - 2 * half} letters)...{text[-half:]}"
 
 
 def some(names: Iterable[object]) -> str:
@@ -317,7 +317,7 @@ def some(names: Iterable[object]) -> str:
         f" and {len(listed) - _NAMES_SHOWN} more" if len(listed) > _NAMES_SHOWN else ""
     )
     return (
-        ", ".join(_shortened(repr(each), 80) for each in listed[:_NAMES_SHOWN]) + more
+        ", ".join(_shortened(repr(name), 80) for name in listed[:_NAMES_SHOWN]) + more
     )
 
 
@@ -335,26 +335,26 @@ def in_place_of(shards: Path) -> str:
         ('; shards are read by their folder: energize prepare a, and then give a', '')
     """
     folder = shards.parent
-    told = (
+    hint = (
         f"; shards are read by their folder: energize prepare {folder}, and then "
         f"give {folder}"
     )
-    return told if shards.suffix == ".tar" else ""
+    return hint if shards.suffix == ".tar" else ""
 
 
-def nearest(word: str, known: Sequence[str]) -> str:
+def nearest(word: str, words: Sequence[str]) -> str:
     """Return the hint `; did you mean 'x'?` for a misspelt word, or "".
 
     Args:
         word: The misspelt word.
-        known: The valid words.
+        words: The valid words.
     """
     if len(word) > _LONGEST:
         return ""
-    listed = (other for other in islice(known, _COMPARED) if len(other) <= _LONGEST)
+    listed = (other for other in islice(words, _COMPARED) if len(other) <= _LONGEST)
     by_lower = {other.lower(): other for other in listed}
-    found = get_close_matches(word.lower(), by_lower, n=1)
-    return f"; did you mean {by_lower[found[0]]!r}?" if found else ""
+    matches = get_close_matches(word.lower(), by_lower, n=1)
+    return f"; did you mean {by_lower[matches[0]]!r}?" if matches else ""
 
 
 def log_exception(
@@ -373,17 +373,17 @@ def log_exception(
     Example:
         >>> log_exception(ValueError("no image"), {"__key__": "a"})
     """
-    found = (
+    key = (
         sample.get("__key__")
         if isinstance(sample, dict)
         else getattr(sample, "__key__", None)
     )
-    places = [
-        f"\n  from {each.dataset_path}, {each.shard_name}, index {each.index}"
-        for each in sources or ()
+    locations = [
+        f"\n  from {source.dataset_path}, {source.shard_name}, index {source.index}"
+        for source in sources or ()
     ]
     text = "%s: %s; sample %r is left out%s"
-    _log.error(text, type(e).__name__, e, found, "".join(places), exc_info=e)
+    _log.error(text, type(e).__name__, e, key, "".join(locations), exc_info=e)
 
 
 def reraise_exception(

@@ -142,14 +142,15 @@ class ExcessLoss:
                     f"the mean loss of {name!r} is {loss!r}: weights cannot follow it. "
                     "Leave out steps whose loss is not finite"
                 )
-            before = seen.get(name, loss)
-            seen[name] = self.memory * before + (1 - self.memory) * float(loss)
+            previous = seen.get(name, loss)
+            seen[name] = self.memory * previous + (1 - self.memory) * float(loss)
         if len(seen) < len(self.reference):
             return None
         excess = {name: seen[name] - low for name, low in self.reference.items()}
         most = max(excess.values())
         shares = {
-            n: math.exp((each - most) / self.temperature) for n, each in excess.items()
+            n: math.exp((value - most) / self.temperature)
+            for n, value in excess.items()
         }
         left = 1.0 - self.floor * len(shares)
         total = sum(shares.values())
@@ -200,9 +201,11 @@ def unimax(sizes: _Sizes, budget: _Positive, max_epochs: _Positive) -> dict[str,
         {'en': 0.4666..., 'de': 0.4666..., 'fy': 0.0666...}
     """
     left = budget
-    given: dict[str, float] = {}
+    amounts: dict[str, float] = {}
     for name in sorted(sizes, key=sizes.__getitem__):
-        given[name] = min(left / (len(sizes) - len(given)), max_epochs * sizes[name])
-        left -= given[name]
-    total = sum(given.values())
-    return {name: given[name] / total for name in sizes}
+        amounts[name] = min(
+            left / (len(sizes) - len(amounts)), max_epochs * sizes[name]
+        )
+        left -= amounts[name]
+    total = sum(amounts.values())
+    return {name: amounts[name] / total for name in sizes}

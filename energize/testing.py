@@ -84,14 +84,14 @@ def check_resume(
         AssertionError: If a resumed run differs.
     """
     for lane in (Lane(index, count) for count in lanes for index in range(count)):
-        taken = list(_take(dataset, _some(dataset, items, epochs, lane), lane=lane))
-        whole = [item for item, _ in taken]
-        shapes = {_shape(state) for _, state in taken}
+        steps = list(_take(dataset, _some(dataset, items, epochs, lane), lane=lane))
+        whole = [item for item, _ in steps]
+        shapes = {_shape(state) for _, state in steps}
         if len(shapes) > 1:
             raise AssertionError(
                 f"the state changes its shape on the way: {sorted(shapes)[:2]}"
             )
-        for number, (_, state) in enumerate(taken):
+        for number, (_, state) in enumerate(steps):
             expected = whole[number + 1 :]
             rest = [item for item, _ in _take(dataset, len(expected), state, lane)]
             _compare(
@@ -201,8 +201,8 @@ def check_exactly_once(
         for _ in range(epoch + 1):
             read = _read_in_turn(dataset, states, sys.maxsize)
             states = [*read.states]
-        found = [refs_of(dataset, each) for each in read.origins]
-        _check_visits(dataset, found, promised, f"{epoch} of {count} lanes")
+        refs = [refs_of(dataset, origin) for origin in read.origins]
+        _check_visits(dataset, refs, promised, f"{epoch} of {count} lanes")
 
 
 # Comparing items of any type.
@@ -280,18 +280,18 @@ def _take(
     small stream are always empty.
     """
     empty = 0
-    given = state
+    initial_state = state
     while items:
         cursor = dataset.open(lane, state)
-        before = items
+        remaining = items
         for item in islice(cursor, items):
             items -= 1
             yield fingerprint(item), json.loads(json.dumps(cursor.state()))
-        empty = empty + 1 if items == before else 0
+        empty = empty + 1 if items == remaining else 0
         if empty == 2 and lane.count == 1:
             raise AssertionError(f"no item comes from {state} on")
         if empty > _EMPTY_EPOCHS + (
-            given is not None
+            initial_state is not None
         ):  # the first may be the rest of one
             return
         state = cursor.state()
@@ -344,7 +344,7 @@ def _read_in_turn(
             read.of[lane].append(read.items[-1])
             read.origins.append(cursors[lane].origin)
             running.append(lane)
-    read.states.extend(each.state() for each in cursors)
+    read.states.extend(cursor.state() for cursor in cursors)
     read.ended.extend(lane not in running for lane in lanes)
     return read
 
@@ -401,12 +401,15 @@ def _check_visits(
     epoch: str,
 ) -> None:
     rows = (
-        zip(each.source.tolist(), each.index.tolist(), strict=True) for each in refs
+        zip(part.source.tolist(), part.index.tolist(), strict=True) for part in refs
     )
-    seen = Counter(sample for each in rows for sample in each)
+    seen = Counter(sample for part in rows for sample in part)
     for number, source in enumerate(dataset.sources):
-        known = 1 + max((index for which, index in seen if which == number), default=-1)
-        for index in range(getattr(source, "count", known)):
+        seen_count = 1 + max(
+            (index for source_number, index in seen if source_number == number),
+            default=-1,
+        )
+        for index in range(getattr(source, "count", seen_count)):
             least, most = promised(number, index)
             visits = seen[(number, index)]
             if not least <= visits <= most:
@@ -423,10 +426,14 @@ def _named(lane: Lane) -> str:
 def _shape(tree: Any) -> str:
     """Return keys and types of a state, without samples that wait for their batch."""
     if isinstance(tree, dict):
-        kept = {key: None if key == "waiting" else value for key, value in tree.items()}
+        entries = {
+            key: None if key == "waiting" else value for key, value in tree.items()
+        }
         return (
             "{"
-            + ",".join(f"{key}:{_shape(value)}" for key, value in sorted(kept.items()))
+            + ",".join(
+                f"{key}:{_shape(value)}" for key, value in sorted(entries.items())
+            )
             + "}"
         )
     if isinstance(tree, list):
@@ -434,13 +441,13 @@ def _shape(tree: Any) -> str:
     return type(tree).__name__
 
 
-def _compare(found: Sequence[str], expected: Sequence[str], what: str) -> None:
-    for k, (one, other) in enumerate(zip(found, expected, strict=False)):
-        if one != other:
+def _compare(actual: Sequence[str], expected: Sequence[str], label: str) -> None:
+    for k, (item, expected_item) in enumerate(zip(actual, expected, strict=False)):
+        if item != expected_item:
             raise AssertionError(
-                f"{what}: item {k} differs from the uninterrupted stream"
+                f"{label}: item {k} differs from the uninterrupted stream"
             )
-    if len(found) != len(expected):
+    if len(actual) != len(expected):
         raise AssertionError(
-            f"{what}: {len(found)} items came, expected {len(expected)}"
+            f"{label}: {len(actual)} items came, expected {len(expected)}"
         )

@@ -139,9 +139,9 @@ class BatchDataset(IndexedDataset[T_batch_co]):
                 )
         elif level is not None or global_batch_size is not None:
             names = ("level", "global_batch_size")
-            given, missing = names if level is not None else names[::-1]
+            argument, missing = names if level is not None else names[::-1]
             raise ConfigError(
-                f"BatchDataset: {given} needs {missing}. Set both to level batches "
+                f"BatchDataset: {argument} needs {missing}. Set both to level batches "
                 "within global batches; for gradient accumulation alone, use "
                 "get_loader(global_batch_size=...)"
             )
@@ -339,7 +339,7 @@ class _BatchStream(ContentStream[Any]):
         length = self._node.batch_size
         if self._share is None:
             bounds = self._node.member_bounds(np.array([position], dtype=np.int64))
-            first, end = (int(each[0]) for each in bounds)
+            first, end = (int(bound[0]) for bound in bounds)
         else:
             # What comes next is not worth telling an input that is read one by one.
             first = self._share.next(lambda _: None) * length
@@ -408,14 +408,14 @@ class FlatBatchDataset(RoundsDataset[T_batch_co], BatchDataset[T_batch_co]):
     def _yielded(
         self, members: list[Taken], reading: ReadContext
     ) -> Iterator[tuple[T_batch_co, Origins]]:
-        samples = [each.item for each in members]
+        samples = [member.item for member in members]
         origins = origins_of(members)
         word = partial(keyed_by, self, "batch", *origins)
         index = members[0].number
-        where = by_keys(samples)
+        locate = by_keys(samples)
         of = (self, origins)
-        for made in self._call.items(samples, word, index, reading, where, origin=of):
-            yield made, origins
+        for batch in self._call.items(samples, word, index, reading, locate, origin=of):
+            yield batch, origins
 
 
 class MixBatchDataset(BatchDataset[T_batch_co]):

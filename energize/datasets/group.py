@@ -147,25 +147,25 @@ class GroupBatchDataset(FoundDataset[T_batch_co]):
             reading: The context of the read.
         """
         word = partial(keyed_by, self, "group", *origin)
-        found = self._key_call.one(sample, word, number, reading, by_keys(sample))
-        if isinstance(found, Failed):
-            return found
+        result = self._key_call.one(sample, word, number, reading, by_keys(sample))
+        if isinstance(result, Failed):
+            return result
         pair = (
-            isinstance(found, tuple)
-            and len(found) == 2
-            and isinstance(found[0], Hashable)
+            isinstance(result, tuple)
+            and len(result) == 2
+            and isinstance(result[0], Hashable)
         )
-        sizes = (found[1], self.fixed_batch_size) if pair else ()
-        given = [each for each in sizes if each is not None]
-        if len(given) != 1 or whole_number(given[0], 1) is None:
+        sizes = (result[1], self.fixed_batch_size) if pair else ()
+        valid_sizes = [size for size in sizes if size is not None]
+        if len(valid_sizes) != 1 or whole_number(valid_sizes[0], 1) is None:
             raise EncoderError(
                 f"{function_name(self.sample_group_key)} returns (group, batch size) "
                 "of a sample, where the size is a whole number from 1, or None if the "
                 "dataset has a batch size for all groups; batch_size is "
-                f"{self.fixed_batch_size}, and it returned {str(found)[:80]}\n"
+                f"{self.fixed_batch_size}, and it returned {str(result)[:80]}\n"
                 f"  at {sample_keys_of(sample)}"
             )
-        return found[0], given[0]
+        return result[0], valid_sizes[0]
 
     def open_pass(self, opening: Opening) -> LaneStream[T_batch_co]:
         return _GroupStream(self, opening)
@@ -200,9 +200,9 @@ class _GroupStream(LaneStream[T]):
         # Samples that wait are read again with the first batch, not by who only opens a
         # state.
         self._saved: deque[tuple[LaneReader[Any], int]] = deque()
-        for each in [] if state is None else state_field(state, "waiting", list):
-            reader = self._opened(state_field(each, "before", dict))
-            self._saved.append((reader, counter_field(each, "read")))
+        for saved in [] if state is None else state_field(state, "waiting", list):
+            reader = self._opened(state_field(saved, "before", dict))
+            self._saved.append((reader, counter_field(saved, "read")))
         self._input = self._opened(opening.inner.state)
 
     def _opened(self, state: State | None) -> LaneReader[Any]:
@@ -213,14 +213,14 @@ class _GroupStream(LaneStream[T]):
         """Read the samples again that were waiting in the saved state."""
         while self._saved:
             reader, read = self._saved[0]
-            before = reader.state()
+            previous = reader.state()
             try:
                 sample, _ = with_marks(reader.read())
             except StopIteration:
                 raise ended_early(self._dataset) from None
             self._saved.popleft()
             reader.close()
-            self._take_up(_Waiting(sample, reader.origin, before, read))
+            self._take_up(_Waiting(sample, reader.origin, previous, read))
 
     def at(self, position: int, attempt: int = 0) -> T:
         self._read_saved()
@@ -228,17 +228,17 @@ class _GroupStream(LaneStream[T]):
             samples = self._left() if self._over else self._full()
             if samples is None:
                 continue
-            made = self._batch(samples)
-            if not isinstance(made, Failed):
+            batch = self._batch(samples)
+            if not isinstance(batch, Failed):
                 self.origin = origins_of(samples)
                 self._in_vain = 0
-                return made
-            self._left_out(made, samples)
+                return batch
+            self._left_out(batch, samples)
 
     def _full(self) -> list[_Waiting] | None:
         """Read until a group is full; return None at the end of the pass."""
         while True:
-            before = self._input.state()
+            previous = self._input.state()
             try:
                 sample, _ = with_marks(self._input.read())
             except StopIteration:
@@ -246,7 +246,7 @@ class _GroupStream(LaneStream[T]):
                 return None
             self._read += 1
             full = self._take_up(
-                _Waiting(sample, self._input.origin, before, self._read - 1)
+                _Waiting(sample, self._input.origin, previous, self._read - 1)
             )
             if full is not None:
                 return full
@@ -255,11 +255,11 @@ class _GroupStream(LaneStream[T]):
         """Add a sample to its group; return the group if it is full."""
         number = self._lane.index + self._lane.count * waiting.read
         dataset = self._dataset
-        found = dataset.group_of(waiting.sample, waiting.origin, number, self._reading)
-        if isinstance(found, Failed):
-            self._left_out(found, [waiting])
+        result = dataset.group_of(waiting.sample, waiting.origin, number, self._reading)
+        if isinstance(result, Failed):
+            self._left_out(result, [waiting])
             return None
-        group, size = found
+        group, size = result
         members = self._groups.setdefault(group, [])
         members.append(waiting)
         return self._groups.pop(group) if len(members) >= size else None
@@ -282,16 +282,18 @@ class _GroupStream(LaneStream[T]):
     def _batch(self, samples: list[_Waiting]) -> T | Failed:
         dataset = self._dataset
         word = partial(keyed_by, dataset, "batch", *origins_of(samples))
-        members = [each.sample for each in samples]
+        members = [sample.sample for sample in samples]
         number = self._lane.index + self._lane.count * self._made
         self._made += 1
         call = dataset.batch_call
-        where = by_keys(members)
-        return cast("T | Failed", call.one(members, word, number, self._reading, where))
+        locate = by_keys(members)
+        return cast(
+            "T | Failed", call.one(members, word, number, self._reading, locate)
+        )
 
     def state(self) -> State:
-        held = [each for members in self._groups.values() for each in members]
-        waiting = [{"before": each.before, "read": each.read} for each in held]
+        held = [sample for members in self._groups.values() for sample in members]
+        waiting = [{"before": sample.before, "read": sample.read} for sample in held]
         waiting += [
             {"before": reader.state(), "read": read} for reader, read in self._saved
         ]

@@ -120,20 +120,20 @@ class LevelBufferDataset(RoundsDataset[T_co]):
         buffer: list[Taken] = []
         costs: list[float] = []
         call = self._call
-        for taken in items:
-            word = partial(keyed_by, self, "cost", *taken.origin)
+        for entry in items:
+            word = partial(keyed_by, self, "cost", *entry.origin)
             cost = call.one(
-                taken.item, word, taken.number, reading, partial(_key_of, taken.item)
+                entry.item, word, entry.number, reading, partial(_key_of, entry.item)
             )
             if not isinstance(cost, Failed):
-                buffer.append(taken)
+                buffer.append(entry)
                 costs.append(cost)
                 if len(buffer) == self.buffer_size:
                     break
             else:
-                reading.leave_out(cost, self, taken.origin)
-        for place in levelled(np.array(costs), self.batch_size).tolist():
-            yield partial(alone, buffer[place])
+                reading.leave_out(cost, self, entry.origin)
+        for number in levelled(np.array(costs), self.batch_size).tolist():
+            yield partial(alone, buffer[number])
 
 
 def _key_of(item: Any, _: int) -> str:
@@ -263,11 +263,11 @@ class LevelDataset(IndexedDataset[T_co]):
 
     def settings(self) -> dict[str, Any]:
         """Return the parameters, with the name of a cost function."""
-        told = super().settings()
+        settings = super().settings()
         cost = self.cost.cost
         if not isinstance(cost, str):
-            told["cost"] = {**told["cost"], "function": described(cost)}
-        return told
+            settings["cost"] = {**settings["cost"], "function": described(cost)}
+        return settings
 
     def settled(
         self, saved: dict[str, Any], now: dict[str, Any], n: int

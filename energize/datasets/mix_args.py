@@ -97,10 +97,10 @@ def checked_entries(
     entries = []
     for number, row in enumerate(rows):
         name = None if names is None else names[number]
-        where = f"dataset {number if name is None else repr(name)}"
-        entry = _checked_entry(row, name, where)
+        location = f"dataset {number if name is None else repr(name)}"
+        entry = _checked_entry(row, name, location)
         if target_weights is not None:
-            target = _checked_target(targets[number], entry, where)
+            target = _checked_target(targets[number], entry, location)
             entry = entry._replace(target=target)
         entries.append(entry._replace(max_epochs=epochs[number]))
     if not any(ever_positive(entry.weight) for entry in entries):
@@ -133,7 +133,7 @@ def _listed(
     return (datasets if is_pair else list(only)), None
 
 
-def _checked_entry(row: Any, name: str | None, where: str) -> MixEntry:
+def _checked_entry(row: Any, name: str | None, location: str) -> MixEntry:
     pair: Any = row
     if isinstance(row, MixEntry):
         pair = row[:2]
@@ -141,24 +141,25 @@ def _checked_entry(row: Any, name: str | None, where: str) -> MixEntry:
     is_pair = isinstance(pair, tuple | list) and len(pair) == 2
     if not is_pair or not isinstance(pair[0], Dataset):
         raise WeightError(
-            f"{where} is {str(pair)[:80]!r}; give pairs (dataset, weight), in which a "
-            "list is ListSource(list), and a prepared folder get_train_dataset(path)"
+            f"{location} is {str(pair)[:80]!r}; give pairs (dataset, weight), in "
+            "which a list is ListSource(list), and a prepared folder "
+            "get_train_dataset(path)"
         )
-    return MixEntry(pair[0], given_weight(pair[1], where), name=name)
+    return MixEntry(pair[0], given_weight(pair[1], location), name=name)
 
 
-def _checked_target(target: Any, entry: MixEntry, where: str) -> Weight:
-    weight = given_weight(target, f"the target weight of {where}")
+def _checked_target(target: Any, entry: MixEntry, location: str) -> Weight:
+    weight = given_weight(target, f"the target weight of {location}")
     if ever_positive(weight) and not ever_positive(entry.weight):
         raise WeightError(
-            f"{where} has a target weight and the weight 0: it is never drawn, and no "
-            "weight in the loss makes up for that; give it a weight above 0"
+            f"{location} has a target weight and the weight 0, so it is never drawn; "
+            "give it a weight above 0"
         )
     return weight
 
 
 def one_per_dataset(
-    value: PerDataset, names: Sequence[str] | None, count: int, what: str
+    value: PerDataset, names: Sequence[str] | None, count: int, argument: str
 ) -> list[Any]:
     """Return a value for each dataset.
 
@@ -167,7 +168,7 @@ def one_per_dataset(
             the mapping lacks gets None.
         names: The names of the datasets; None if they have none.
         count: How many datasets there are.
-        what: The name of the argument, for messages.
+        argument: The name of the argument, for messages.
 
     Raises:
         ConfigError: For an unknown name, or another number of values.
@@ -178,12 +179,12 @@ def one_per_dataset(
     """
     if isinstance(value, Mapping):
         for name in value:
-            checked_choice(name, f"{what} of dataset", names or ())
+            checked_choice(name, f"{argument} of dataset", names or ())
         return [value.get(name) for name in names or ()]
     if isinstance(value, list | tuple | np.ndarray):
         if len(value) != count:
             raise ConfigError(
-                f"{what}: {len(value)} values are given for {count} datasets"
+                f"{argument}: {len(value)} values are given for {count} datasets"
             )
         return list(value)
     return [value] * count
@@ -238,10 +239,10 @@ def _tempered(weights: tuple[Weight, ...], temperature: float) -> Sequence[Any]:
 
 
 def _limits(
-    value: PerDataset, names: Sequence[str] | None, count: int, what: str
+    value: PerDataset, names: Sequence[str] | None, count: int, argument: str
 ) -> Any:
     if isinstance(value, Mapping | np.ndarray):
-        return one_per_dataset(value, names, count, what)
+        return one_per_dataset(value, names, count, argument)
     return value
 
 
@@ -401,18 +402,18 @@ def checked_streams(streams: Sequence[Any]) -> list[tuple[Dataset[Any], Quota]]:
     return [_checked_stream(row, f"stream {number}") for number, row in enumerate(rows)]
 
 
-def _checked_stream(row: Any, where: str) -> tuple[Dataset[Any], Quota]:
+def _checked_stream(row: Any, location: str) -> tuple[Dataset[Any], Quota]:
     dataset, quota = row if _has_quota(row) else (row, None)
     if not isinstance(dataset, Dataset):
         raise ConfigError(
-            f"{where} is a dataset, or a pair (dataset, Quota(...)); got "
+            f"{location} is a dataset, or a pair (dataset, Quota(...)); got "
             f"{str(row)[:80]!r}"
         )
     is_endless = dataset.sized and dataset.size == INFINITE
     if is_endless or not dataset.indexed:
         reason = "never ends" if is_endless else "can only be read as a stream"
         raise NotIndexedError(
-            f"{where} ({type(dataset).__name__}) {reason}, so a quota of it means "
+            f"{location} ({type(dataset).__name__}) {reason}, so a quota of it means "
             "nothing; blend it by weight, or cut what never ends with EpochizeDataset"
         )
     return dataset, quota or Quota()

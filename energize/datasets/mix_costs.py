@@ -178,11 +178,11 @@ def _endless_cycle(
 ) -> Cycle | None:
     """Return the cycle of an endless dataset with one input."""
     cycle = cycles[0] if len(cycles) == 1 else None
-    taken = dataset.taken(1)
-    if cycle is None or taken is None:
+    counts = dataset.taken(1)
+    if cycle is None or counts is None:
         return None
-    together = math.lcm(cycle.items, taken[0])
-    return Cycle(together // taken[0], together // cycle.items * cycle.cost)
+    together = math.lcm(cycle.items, counts[0])
+    return Cycle(together // counts[0], together // cycle.items * cycle.cost)
 
 
 def _total_cost(source: SourceNode[Any], unit: ColumnCost) -> tuple[float, str]:

@@ -273,12 +273,12 @@ class SchemeSlots:
             self._ahead = self._remaining.locate(slots)[0].tolist()[::-1]
         return self._ahead[-1] if self._ahead else None
 
-    def advance(self, item: Any, where: Callable[[], str]) -> None:
+    def advance(self, item: Any, locate: Callable[[], str]) -> None:
         """Move to the next slot, after an item was read for the current one.
 
         Args:
             item: The item.
-            where: Returns where the item comes from, for messages.
+            locate: Returns the location of the item, for messages.
 
         Raises:
             SkipSample: If the item is left out. The slot stays the current one.
@@ -365,10 +365,10 @@ class OwedSlots:
             self._current = int(owed.argmax())
         return self._current
 
-    def advance(self, item: Any, where: Callable[[], str]) -> None:
+    def advance(self, item: Any, locate: Callable[[], str]) -> None:
         """Charge the current source what an item costs."""
         source = cast("int", self._current)
-        cost = self._cost(item, where)
+        cost = self._cost(item, locate)
         self._owed += self._shares * cost
         self._owed[source] -= cost
         self._costs[source] += cost
@@ -378,13 +378,13 @@ class OwedSlots:
         if self._scheme.varies:
             self._shares = self._current_shares()
 
-    def _cost(self, item: Any, where: Callable[[], str]) -> float:
+    def _cost(self, item: Any, locate: Callable[[], str]) -> float:
         """Return what an item costs; raise `SkipSample` if the item is left out."""
         item, _ = with_marks(item)
         position = self._position
         word = partial(_word_of_cost, self._key, position)
         cost = self._call.one(
-            item, word, position, self._reading, lambda _: named(item, where())
+            item, word, position, self._reading, lambda _: named(item, locate())
         )
         if isinstance(cost, Failed):
             self._reading.leave_out(cost, None, None)

@@ -170,7 +170,7 @@ class PackingDataset(RoundsDataset[T_pack_co]):
         buffer = list(islice(items, self.buffer_size))
         if not buffer:
             return
-        samples = [each.item for each in buffer]
+        samples = [entry.item for entry in buffer]
         word = partial(keyed_by, self, "select", *buffer[0].origin)
         selected = self._select.one(
             samples, word, buffer[0].number, reading, by_keys(samples)
@@ -185,7 +185,7 @@ class PackingDataset(RoundsDataset[T_pack_co]):
 
     def _checked(self, selected: Any, buffer: list[Taken]) -> list[list[Taken]]:
         """Return the lists that `pre_packer` selected, each sample with its origin."""
-        buffered = {id(taken.item): taken for taken in buffer}
+        buffered = {id(entry.item): entry for entry in buffer}
         if not _is_list_of_lists(selected):
             raise self._not_packs(f"a {type(selected).__name__}")
         used = {id(sample) for pack in selected for sample in pack}
@@ -209,14 +209,14 @@ class PackingDataset(RoundsDataset[T_pack_co]):
         )
 
     def _encoded(self, pack: list[Taken], reading: ReadContext) -> list[Any]:
-        items = [each.item for each in pack]
+        items = [entry.item for entry in pack]
         if self._encode is None:
             return items
-        numbers = np.array([each.number for each in pack], dtype=np.int64)
+        numbers = np.array([entry.number for entry in pack], dtype=np.int64)
         request = Request(numbers, reading, lambda row: sample_keys_of(items[row]))
 
         def words() -> list[int]:
-            return [keyed_by(self, "encode", *each.origin) for each in pack]
+            return [keyed_by(self, "encode", *entry.origin) for entry in pack]
 
         return self._encode.map(items, request, words)
 
@@ -225,31 +225,31 @@ class PackingDataset(RoundsDataset[T_pack_co]):
     ) -> Iterator[tuple[T_pack_co, Origins]]:
         """Yield the packs of a list of samples; none if all samples are left out."""
         samples: list[Any] = []
-        kept: list[Taken] = []
-        for each, item in zip(pack, self._encoded(pack, reading), strict=True):
+        packed: list[Taken] = []
+        for entry, item in zip(pack, self._encoded(pack, reading), strict=True):
             if isinstance(item, Failed):
-                reading.leave_out(item, self, each.origin)
+                reading.leave_out(item, self, entry.origin)
             else:
                 samples.append(item)
-                kept.append(each)
+                packed.append(entry)
         if not samples:
             return
-        origins = origins_of(kept)
+        origins = origins_of(packed)
         word = partial(keyed_by, self, "pack", *origins)
         index = pack[0].number
         if generates(self.final_packer):
-            where = by_keys(samples)
+            locate = by_keys(samples)
             of = (self, origins)
-            for made in self._pack.items(
-                samples, word, index, reading, where, origin=of
+            for result in self._pack.items(
+                samples, word, index, reading, locate, origin=of
             ):
-                yield made, origins
+                yield result, origins
             return
-        made = self._pack.one(samples, word, index, reading, by_keys(samples))
-        if isinstance(made, Failed):
-            reading.leave_out(made, self, origins)
+        result = self._pack.one(samples, word, index, reading, by_keys(samples))
+        if isinstance(result, Failed):
+            reading.leave_out(result, self, origins)
         else:
-            yield made, origins
+            yield result, origins
 
 
 class ShuffleBufferDataset(RoundsDataset[T_co]):
@@ -307,5 +307,5 @@ class ShuffleBufferDataset(RoundsDataset[T_co]):
             order = shuffled(
                 keyed_by(self, "shuffle", *buffer[0].origin), 0, len(buffer)
             )
-            for place in order.tolist():
-                yield partial(alone, buffer[place])
+            for number in order.tolist():
+                yield partial(alone, buffer[number])

@@ -109,7 +109,7 @@ def _check_one_by_one(dataset: Dataset[Any]) -> None:
     if isinstance(dataset, Source):
         return
     if not isinstance(dataset, _ONE_BY_ONE):
-        kinds = ", ".join(kind.__name__ for kind in _ONE_BY_ONE)
+        kinds = ", ".join(node_type.__name__ for node_type in _ONE_BY_ONE)
         raise ConfigError(
             f"by_property: the samples of a {type(dataset).__name__} are not taken one "
             "by one, so it cannot be split by what they are; split what it reads from "

@@ -146,8 +146,8 @@ class QuotaDataset(MixDataset[T_co]):
 
     @cached_property
     def _arrangement(self) -> EpochOrder | BatchComposition:
-        kind = "interleaved" if self.shuffle else "in_turn"
-        return EpochOrder(kind, self._counts, _WINDOW, self.key)
+        arrangement = "interleaved" if self.shuffle else "in_turn"
+        return EpochOrder(arrangement, self._counts, _WINDOW, self.key)
 
     @cached_property
     def mix_order(self) -> MixOrder:
@@ -425,8 +425,8 @@ class ComposedDataset(BatchDataset[T_batch_co]):
         first, end = mixed.bounds(at)
         empty = first == end
         first = np.where(empty, mixed.lent(at), first)
-        before = epoch * self.samples.size
-        routes = members_between(before + first, before + np.maximum(end, first + 1))
+        start = epoch * self.samples.size
+        routes = members_between(start + first, start + np.maximum(end, first + 1))
         return routes._replace(padding=empty[routes.owner]) if empty.any() else routes
 
     def padding(self, positions: npt.ArrayLike) -> npt.NDArray[np.bool_]:

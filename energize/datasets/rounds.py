@@ -113,24 +113,24 @@ class RoundsDataset(FoundDataset[T_co]):
 
 def origins_of(members: Iterable[Any]) -> Origins:
     """Return the joined origins of several items."""
-    return tuple(origin for each in members for origin in each.origin)
+    return tuple(origin for member in members for origin in member.origin)
 
 
-def alone(taken: Taken) -> Iterator[tuple[Any, Origins]]:
+def alone(entry: Taken) -> Iterator[tuple[Any, Origins]]:
     """Yield one item unchanged, as the only item of its step."""
-    yield taken.passed, taken.origin
+    yield entry.passed, entry.origin
 
 
-def keyed_by(dataset: Dataset[Any], kind: str, *origins: Origin) -> int:
+def keyed_by(dataset: Dataset[Any], purpose: str, *origins: Origin) -> int:
     """Return a 64-bit key for random draws, which is the same in any lane.
 
     Args:
         dataset: The dataset that draws.
-        kind: The purpose of the draw.
+        purpose: A name for the draw.
         *origins: The positions that the item is made of.
     """
     numbers = (number for origin in origins for number in origin)
-    return derive(kind, dataset.key, *numbers) % 2**64
+    return derive(purpose, dataset.key, *numbers) % 2**64
 
 
 def nothing_made(dataset: Dataset[Any], items: int) -> EmptyDatasetError:
@@ -183,24 +183,24 @@ class RoundStream(LaneStream[T]):
                 return self._after(step(), self._given)
             self._end_round()
 
-    def _after(self, made: Iterator[Made], count: int) -> Iterator[Made]:
+    def _after(self, results: Iterator[Made], count: int) -> Iterator[Made]:
         """Return an iterator after the first `count` results."""
         if not count:
-            return made
+            return results
         if (
             self._reading.listed is not None
         ):  # what it leaves out may have been made before
-            return islice(made, count, None)
-        return skip_items(made, count, self._dataset)
+            return islice(results, count, None)
+        return skip_items(results, count, self._dataset)
 
     def first_unread(
         self, branches: Iterator[int], reached: int | None = None
     ) -> int | None:
         if self._given and self._items is None:
-            given = self._given
+            delivered = self._given
             self._given = 0
             self._items = self._next_step()
-            self._given = sum(1 for _ in islice(self._items, given))
+            self._given = sum(1 for _ in islice(self._items, delivered))
         return super().first_unread(branches)
 
     def _taken(self) -> Iterator[Taken]:
@@ -230,15 +230,15 @@ class RoundStream(LaneStream[T]):
 
     def state(self) -> State:
         start = self._start
-        before = self._before
+        earlier = self._before
         done = self._done
-        given = self._given
-        if given and self._dataset.traits.stream.filters:
+        delivered = self._given
+        if delivered and self._dataset.traits.stream.filters:
             start = self._input.state()
-            before = before + self._read
+            earlier = earlier + self._read
             done = 0
-            given = 0
-        return {"input": start, "before": before, "done": done, "given": given}
+            delivered = 0
+        return {"input": start, "before": earlier, "done": done, "given": delivered}
 
     def close(self) -> None:
         self._steps = self._items = None

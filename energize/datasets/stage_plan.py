@@ -438,12 +438,12 @@ def plan_lines(reports: Sequence[StageReport]) -> list[str]:
 
 
 def _source_line(source: SourceShare) -> str:
-    after = f" after the first {source.before:,}" if source.before else ""
+    suffix = f" after the first {source.before:,}" if source.before else ""
     line = f"{source.share:.3f} {source.name}"
     if source.samples is None:
-        return f"{line}{after}"
+        return f"{line}{suffix}"
     passes = (source.before + source.samples) / max(source.count, 1)
-    return f"{line}: {source.samples:,} samples{after}, {passes:.2f} passes by the end"
+    return f"{line}: {source.samples:,} samples{suffix}, {passes:.2f} passes by the end"
 
 
 def _settings(stage: Stage[Any]) -> dict[str, str]:
@@ -458,17 +458,17 @@ def _settings(stage: Stage[Any]) -> dict[str, str]:
 def changes(old: StageReport, new: StageReport) -> list[str]:
     """Return the differences of two stages: shares of sources, and settings."""
     lines = []
-    for told, none in (
+    for values_of, missing in (
         (_shares, "0.000"),
         (lambda report: _settings(report.stage), "None"),
     ):
-        before = told(old)
-        after = told(new)
-        for name in before | after:
-            one = before.get(name, none)
-            other = after.get(name, none)
-            if one != other:
-                lines.append(f"{name} {one} -> {other}")
+        old_values = values_of(old)
+        new_values = values_of(new)
+        for name in old_values | new_values:
+            old_value = old_values.get(name, missing)
+            new_value = new_values.get(name, missing)
+            if old_value != new_value:
+                lines.append(f"{name} {old_value} -> {new_value}")
     return lines
 
 

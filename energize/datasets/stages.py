@@ -256,14 +256,14 @@ class StagedDataset(MixDataset[T_co]):
             )
             dataset, start = self._carried[number]
             samples = consumed(dataset, start + items) - consumed(dataset, start)
-            before = consumed(self, self.plan.first_items[number]) * self.carry_over
+            earlier = consumed(self, self.plan.first_items[number]) * self.carry_over
             numbers = np.asarray(self.source_numbers[number])
             shares = [
                 SourceShare(
                     names[row],
                     count / max(int(samples.sum()), 1),
                     None if stage.steps is None else count,
-                    int(before[row]),
+                    int(earlier[row]),
                     self.sources[row].count,
                 )
                 for row, count in zip(
@@ -343,14 +343,14 @@ def _check_stage(plan: StagePlan[Any], state: State) -> None:
     position = counter_field(state, "position")
     index = state_field(state, _INDEX, int)
     name = state_field(state, _NAME, str)
-    index_now = _last_stage(plan, position)
-    stage = plan.stages[index_now]
-    if (index_now, stage.name) != (index, name):
+    expected_index = _last_stage(plan, position)
+    stage = plan.stages[expected_index]
+    if (expected_index, stage.name) != (index, name):
         raise StateMismatchError(
             f"the saved state was in stage {name!r}, number {index} of its plan "
             f"counted from 0, when {position} items were read; in this plan the item "
-            f"before belongs to stage {stage.name!r}, number {index_now}. Stages may "
-            "be changed only after the position of a state"
+            f"before belongs to stage {stage.name!r}, number {expected_index}. Stages "
+            "may be changed only after the position of a state"
         )
 
 
@@ -386,15 +386,15 @@ def _carried_over(
     """
     read: Counter[str] = Counter()
     carried: list[tuple[IndexedDataset[Any], int]] = []
-    read_before = Counter(read)
-    before = None
+    earlier_reads = Counter(read)
+    previous = None
     first = 0
     for dataset, count in zip(datasets, items, strict=True):
-        if before is None or _up_to(dataset, first) != _up_to(before, first):
-            read_before = Counter(read)
+        if previous is None or _up_to(dataset, first) != _up_to(previous, first):
+            earlier_reads = Counter(read)
             first = 0
-        before = dataset
-        tree = _continued(dataset, read_before)
+        previous = dataset
+        tree = _continued(dataset, earlier_reads)
         carried.append((tree, first))
         read.subtract(_positions(tree, first))
         first += count

@@ -179,19 +179,19 @@ class FlatMapDataset(RoundsDataset[T_out_co], MapDataset[T_out_co]):
     def round(
         self, items: Iterator[Taken], reading: ReadContext
     ) -> Iterator[Step[T_out_co]]:
-        for taken in islice(items, 1):
-            yield partial(self._yielded, taken, reading)
+        for entry in islice(items, 1):
+            yield partial(self._yielded, entry, reading)
 
     def _yielded(
-        self, taken: Taken, reading: ReadContext
+        self, entry: Taken, reading: ReadContext
     ) -> Iterator[tuple[T_out_co, Origins]]:
-        word = partial(keyed_by, self, "map", *taken.origin)
-        where = by_keys(taken.item)
-        of = (self, taken.origin)
+        word = partial(keyed_by, self, "map", *entry.origin)
+        locate = by_keys(entry.item)
+        of = (self, entry.origin)
         for item in self._call.items(
-            taken.item, word, taken.number, reading, where, origin=of
+            entry.item, word, entry.number, reading, locate, origin=of
         ):
-            yield item, taken.origin
+            yield item, entry.origin
 
 
 class FilterDataset(RoundsDataset[T_co]):
@@ -249,15 +249,15 @@ class FilterDataset(RoundsDataset[T_co]):
     def round(
         self, items: Iterator[Taken], reading: ReadContext
     ) -> Iterator[Step[T_co]]:
-        for taken in islice(items, 1):
-            word = partial(keyed_by, self, "filter", *taken.origin)
-            kept = self._call.one(
-                taken.item, word, taken.number, reading, by_keys(taken.item)
+        for entry in islice(items, 1):
+            word = partial(keyed_by, self, "filter", *entry.origin)
+            passes = self._call.one(
+                entry.item, word, entry.number, reading, by_keys(entry.item)
             )
-            if isinstance(kept, Failed):
-                reading.leave_out(kept, self, taken.origin)
-            elif kept:
-                yield partial(alone, taken)
+            if isinstance(passes, Failed):
+                reading.leave_out(passes, self, entry.origin)
+            elif passes:
+                yield partial(alone, entry)
 
 
 class IterMapDataset(RoundsDataset[T_out_co]):
@@ -358,20 +358,20 @@ class IterMapDataset(RoundsDataset[T_out_co]):
             ) -> Iterator[Any]:
                 passed.take(first.item)
                 yield first.item
-                while (each := _next_for_call(segment)) is not None:
-                    read.extend(each.origin)
-                    passed.take(each.item)
-                    yield each.item
+                while (entry := _next_for_call(segment)) is not None:
+                    read.extend(entry.origin)
+                    passed.take(entry.item)
+                    yield entry.item
 
             word = partial(keyed_by, self, "segment", *first.origin)
             call = Call(
                 self.iter_map_fn, 0, passed.carry, tolerance=self.failure_tolerance()
             )
             of = self, first.origin
-            for made in call.items(
+            for result in call.items(
                 items(), word, first.number, reading, self._segment, origin=of
             ):
-                yield made, tuple(read)
+                yield result, tuple(read)
                 read.clear()
 
     def _segment(self, _: int) -> str:
@@ -497,11 +497,11 @@ class SampleWeightDataset(MapDataset[T]):
         *,
         worker_config: WorkerConfig | None = None,
     ) -> None:
-        given = weight
+        checked = weight
         if not callable(weight):
-            given = checked_factor(weight, "SampleWeightDataset: weight")
+            checked = checked_factor(weight, "SampleWeightDataset: weight")
         weighing = Weighing(
-            given, isinstance(dataset, Dataset) and gives_batches(dataset)
+            checked, isinstance(dataset, Dataset) and gives_batches(dataset)
         )
         super().__init__(dataset, weighing, worker_config=worker_config)
 
@@ -602,10 +602,12 @@ class Weighing:
 
 def gives_batches(dataset: Dataset[Any]) -> bool:
     """Return whether items are batches, according to the traits of the tree."""
-    own = dataset.traits.gives_batches
-    if own is not None:
-        return own
-    return bool(dataset.inputs) and all(gives_batches(each) for each in dataset.inputs)
+    stated = dataset.traits.gives_batches
+    if stated is not None:
+        return stated
+    return bool(dataset.inputs) and all(
+        gives_batches(child) for child in dataset.inputs
+    )
 
 
 class GcDataset(MapDataset[T]):

@@ -235,7 +235,7 @@ def _with_hint(path: KeyPath, text: str, data: Any) -> str:
     key = str(path[-1])
     for part in path[:-1]:
         around = around[part]
-    kinds = [kind for kind in KINDS if kind in around]
+    kinds = [name for name in KINDS if name in around]
     if key in kinds and len(kinds) > 1:
         return (
             f"{' and '.join(map(repr, kinds))} are given; expected exactly one of them"

@@ -121,28 +121,28 @@ def check_few(file: Path, problems: Sequence[Problem]) -> None:
 
 
 @contextmanager
-def place_noted(place: str) -> Iterator[None]:
+def place_noted(location: str) -> Iterator[None]:
     """Add a location to errors of the block.
 
     Args:
-        place: The location, as `file:line (path)`.
+        location: The location, as `file:line (path)`.
     """
     try:
         yield
     except EnergizeError as error:
-        raise noted(error, place) from error
+        raise noted(error, location) from error
 
 
-def noted(error: EnergizeError, place: str) -> EnergizeError:
+def noted(error: EnergizeError, location: str) -> EnergizeError:
     """Return an error with the location of its node.
 
     Args:
         error: The error.
-        place: The location, as `file:line (path)`.
+        location: The location, as `file:line (path)`.
     """
-    if not place or str(error).endswith(f"asked for at {place}"):
+    if not location or str(error).endswith(f"asked for at {location}"):
         return error
-    return type(error)(f"{error}\n  asked for at {place}")
+    return type(error)(f"{error}\n  asked for at {location}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -401,21 +401,21 @@ class _Reader:
                 self._fault(child, (*path, _MERGE), "'<<' merges other mappings only")
 
     def _scalar(self, node: yaml.ScalarNode, path: KeyPath) -> Any:
-        kind = node.tag.removeprefix(_TAG)
+        type_name = node.tag.removeprefix(_TAG)
         text = node.value
-        if kind not in _SCALARS:
+        if type_name not in _SCALARS:
             return self._unknown_tag(node, path)
         if self._variables and "${" in text:
             try:
                 text = expanded(text)
             except ConfigError as fault:
                 return self._fault(node, path, str(fault))
-            if kind == "str" and not node.style:
-                kind = _plain_type(text)
+            if type_name == "str" and not node.style:
+                type_name = _plain_type(text)
             if len(text) > limits.LETTERS:
                 return self._fault(node, path, limits.over("LETTERS", len(text)))
         try:
-            return _SCALARS[kind](text)
+            return _SCALARS[type_name](text)
         except ValueError:
             tag = node.tag.replace(_TAG, "!!")
             return self._fault(

@@ -719,10 +719,14 @@ def _kind(value: Any) -> str | None:
 
 def _split(value: Any) -> str | None:
     """Return the tag of a split, which may have stages beside the data before them."""
-    kind = _kind(value)
-    if kind is None or "stages" not in value:
-        return kind
-    return f"<stages>{kind}" if kind != "<path>" or "path" in value else "<stages>"
+    node_type = _kind(value)
+    if node_type is None or "stages" not in value:
+        return node_type
+    return (
+        f"<stages>{node_type}"
+        if node_type != "<path>" or "path" in value
+        else "<stages>"
+    )
 
 
 def _at(

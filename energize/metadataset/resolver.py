@@ -506,10 +506,10 @@ class _Resolver:
                 children += _flattened(node)
             else:
                 children.append(node)
-        kind = _MIXES[keys.list_key]
-        fields = _fields(keys, kind) | options
+        node_type = _MIXES[keys.list_key]
+        fields = _fields(keys, node_type) | options
         fields |= {"children": children, "location": file.text.place(path)}
-        mix = kind.model_construct(**fields)
+        mix = node_type.model_construct(**fields)
         self.weighs |= mix.targets is not None
         return mix
 
@@ -623,10 +623,10 @@ class _Resolver:
             self.fault(location, f"the subset {keys.subset} counts samples, {text}")
 
 
-def _fields(keys: Keys, kind: type[Keys]) -> dict[str, Any]:
+def _fields(keys: Keys, model: type[Keys]) -> dict[str, Any]:
     """Return the values of those keys that a kind of node has."""
     fields = {}
-    for name in kind.model_fields.keys() & vars(keys).keys():
+    for name in model.model_fields.keys() & vars(keys).keys():
         fields[name] = getattr(keys, name)
     return fields
 

@@ -33,24 +33,26 @@ class EpochOrder:
     """The order of an epoch with `counts[s]` units of each stream s.
 
     Args:
-        kind: "in_turn": all units of the first stream, then all of the second, the same
-            in every epoch. "interleaved" and "rotated": the order of the scheme
-            `exact`, rearranged in every window; shuffled if "interleaved", rotated by a
-            random offset if "rotated".
+        arrangement: "in_turn": all units of the first stream, then all of the second,
+            the same in every epoch. "interleaved" and "rotated": the order of the
+            scheme `exact`, rearranged in every window; shuffled if "interleaved",
+            rotated by a random offset if "rotated".
         counts: Units of each stream, int64, shape (num_streams,).
         window: Units of a window.
         key: Key of random choices.
     """
 
-    def __init__(self, kind: str, counts: Int64Array, window: int, key: int) -> None:
-        self._kind = kind
+    def __init__(
+        self, arrangement: str, counts: Int64Array, window: int, key: int
+    ) -> None:
+        self._kind = arrangement
         self._total = int(counts.sum())
         self._window = min(window, self._total)
         self._windows = -(-self._total // self._window)
-        self._key = derive(key, kind)
+        self._key = derive(key, arrangement)
         starts = np.cumsum(counts) - counts
         self._scheme: Scheme = SuccessionScheme(starts)
-        if kind != "in_turn":
+        if arrangement != "in_turn":
             self._scheme = make_scheme("exact", counts.tolist())
         self._layout = lru_cache(maxsize=4)(self._shuffled)
 
@@ -90,10 +92,10 @@ class EpochOrder:
         if self._kind == "in_turn":
             return self._scheme.counts(n)
         start = n // self._window * self._window
-        before = self._scheme.counts(start)
+        earlier = self._scheme.counts(start)
         at = np.arange(start, n, dtype=np.int64)
         streams, _ = self.locate(np.full_like(at, epoch), at)
-        return before + np.bincount(streams, minlength=len(before))
+        return earlier + np.bincount(streams, minlength=len(earlier))
 
     def _shuffled(self, window: int) -> tuple[Int64Array, Int64Array]:
         first = window % self._windows * self._window
@@ -166,7 +168,7 @@ class BatchComposition:
         batches: Device batches of an epoch; the same number for every device.
 
     Args:
-        asked: Requested samples of each stream, int64, shape (num_streams,).
+        requested: Requested samples of each stream, int64, shape (num_streams,).
         method: One of `BATCHING_METHODS`.
         batch_size: Samples of a device batch.
         global_batch_size: Samples of a global batch.
@@ -188,7 +190,7 @@ class BatchComposition:
 
     def __init__(
         self,
-        asked: Int64Array,
+        requested: Int64Array,
         method: str,
         batch_size: int,
         global_batch_size: int,
@@ -203,7 +205,7 @@ class BatchComposition:
                 f"a global batch of {global_batch_size} samples cannot be divided into "
                 f"device batches of {batch_size}; use a multiple"
             )
-        self.asked = asked
+        self.requested = requested
         self.method = method
         self.label = label
         self.batch_size = batch_size
@@ -222,10 +224,10 @@ class BatchComposition:
         """Streams with less than half a sample in a `stratified` global batch."""
         if self.method != "stratified":
             return []
-        few = 2 * self.asked.astype(object) * self.global_batch_size < int(
-            self.asked.sum()
+        few = 2 * self.requested.astype(object) * self.global_batch_size < int(
+            self.requested.sum()
         )
-        return np.flatnonzero(few & (self.asked > 0)).tolist()
+        return np.flatnonzero(few & (self.requested > 0)).tolist()
 
     def locate(
         self, epoch: Int64Array, at: Int64Array
@@ -283,7 +285,7 @@ class BatchComposition:
 
     def _samples(self, drop_last: bool) -> tuple[int, Int64Array]:
         """Return samples as units: all, or as many as fill global batches."""
-        total = int(self.asked.sum())
+        total = int(self.requested.sum())
         whole = self.global_batch_size
         if total < whole and (drop_last or self.method == "stratified"):
             raise ConfigError(
@@ -292,12 +294,12 @@ class BatchComposition:
             )
         samples = total - total % whole if drop_last else total
         if samples == total:
-            return 1, self.asked
+            return 1, self.requested
         if (
             self.method == "stratified"
         ):  # the first samples of the whole epoch, so shares hold
-            return 1, make_scheme("exact", self.asked.tolist()).counts(samples)
-        return 1, largest_remainder(self.asked.tolist(), samples)
+            return 1, make_scheme("exact", self.requested.tolist()).counts(samples)
+        return 1, largest_remainder(self.requested.tolist(), samples)
 
     def _of_one_stream(self) -> tuple[int, Int64Array]:
         """Return batches of one stream as units.
@@ -308,20 +310,20 @@ class BatchComposition:
         batch = (
             self.global_batch_size if self.method == "per_stream" else self.batch_size
         )
-        least = int(self.asked.argmin())
-        if self.asked[least] < batch:
+        least = int(self.requested.argmin())
+        if self.requested[least] < batch:
             raise ConfigError(
-                f"{self.label(least)} gives {self.asked[least]} samples to an epoch "
-                f"and cannot fill one batch of {batch}, which {self.method!r} makes of "
-                "one stream; leave it out, or use batches of at most "
-                f"{self.asked[least]}"
+                f"{self.label(least)} gives {self.requested[least]} samples to an "
+                f"epoch and cannot fill one batch of {batch}, which {self.method!r} "
+                "makes of one stream; leave it out, or use batches of at most "
+                f"{self.requested[least]}"
             )
-        most = self.asked // batch
+        most = self.requested // batch
         if self.method == "per_stream":
             return batch, most
         wanted = int(most.sum()) // self.devices * self.devices
-        weights = self.asked.astype(object) * wanted
-        total = int(self.asked.sum())
+        weights = self.requested.astype(object) * wanted
+        total = int(self.requested.sum())
         units = (weights // total).astype(np.int64)
         by_remainder = np.argsort(-(weights % total), kind="stable")
         while missing := wanted - int(units.sum()):
@@ -343,7 +345,7 @@ class BatchComposition:
                 "interleaved", units, min(max(_WINDOW // batch, 4), 64) * batch, key
             )
         if self.method in {"in_turn", "per_stream"}:
-            kind = "in_turn" if self.method == "in_turn" else "interleaved"
-            return EpochOrder(kind, units, 64, key)
-        whole = self.asked if self.method == "stratified" else units
+            arrangement = "in_turn" if self.method == "in_turn" else "interleaved"
+            return EpochOrder(arrangement, units, 64, key)
+        whole = self.requested if self.method == "stratified" else units
         return EpochOrder("rotated", whole, batch // self._unit, key)

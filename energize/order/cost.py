@@ -149,8 +149,8 @@ class CostLine:
         blocks = [np.zeros(0)]
         at = start
         while at < stop:
-            number, place = divmod(at, self._items)
-            block, rest = divmod(place, self._size)
+            number, within = divmod(at, self._items)
+            block, rest = divmod(within, self._size)
             points = self._block(number, block)[1][rest : rest + stop - at]
             blocks.append(points + self._start(number))
             at += len(points)
@@ -210,10 +210,10 @@ class OffsetLine:
         self._read = read
         self._gap = self._shift = line.before(read) - line.before(since)
         if not afresh:
-            (was,), (now,) = (
-                line.points(each, each + 1).tolist() for each in (since, read)
+            (old_point,), (new_point,) = (
+                line.points(item, item + 1).tolist() for item in (since, read)
             )
-            self._shift = now - was
+            self._shift = new_point - old_point
 
     @property
     def mean(self) -> float:
@@ -270,9 +270,9 @@ class CostSegment(Segment):
 
     def counts(self, slot: int) -> Int64Array:
         window, last = divmod(max(slot - self.start - 1, 0), _WINDOW)
-        before, source, _ = self.windows(self, window)
+        earlier, source, _ = self.windows(self, window)
         within = source[: last + (slot > self.start)]
-        return before + np.bincount(within, minlength=len(before))
+        return earlier + np.bincount(within, minlength=len(earlier))
 
     def locate(self, slots: Int64Array) -> tuple[Int64Array, Int64Array]:
         windows, at = np.divmod(slots - self.start, _WINDOW)
@@ -383,19 +383,19 @@ class CostScheme(WeightedScheme):
         slot = segment.start + window * _WINDOW
         begun = self._reached(segment, slot, (segment.time, segment.before))
         ended = self._reached(segment, min(slot + _WINDOW, segment.end), begun)
-        before = begun[1]
-        after = ended[1]
+        first_counts = begun[1]
+        last_counts = ended[1]
         turns = []
         sources = []
         nths = []
-        for source in np.flatnonzero(after > before).tolist():
-            first = int(before[source])
-            stop = int(after[source])
+        for source in np.flatnonzero(last_counts > first_counts).tolist():
+            first = int(first_counts[source])
+            stop = int(last_counts[source])
             turns.append(segment.turns(source, self._lines[source].points(first, stop)))
             sources.append(np.full(stop - first, source, dtype=np.int32))
             nths.append(np.arange(first, stop, dtype=np.int64))
         order = np.argsort(np.concatenate(turns), kind="stable")
-        return before, np.concatenate(sources)[order], np.concatenate(nths)[order]
+        return first_counts, np.concatenate(sources)[order], np.concatenate(nths)[order]
 
     def _reached(self, segment: CostSegment, slot: int, low: _Reached) -> _Reached:
         """Return when `slot` slots are over, and the items of each source by then.
@@ -532,7 +532,7 @@ def _swap(members: Int64Array, prices: Int64Array) -> None:
         rows = np.flatnonzero(left[np.arange(dear), best] < gap)
         if not len(rows):
             return
-        one = high[rows], best[rows] // group
-        other = low[rows], best[rows] % group
+        first = high[rows], best[rows] // group
+        second = low[rows], best[rows] % group
         for items in (members, held):
-            items[one], items[other] = items[other], items[one]
+            items[first], items[second] = items[second], items[first]

@@ -189,11 +189,11 @@ def _epoch_counts(
         return largest_remainder(integer_weights(weights), epoch_size or sum(sizes))
     if epoch_size is None:
         return _absolute_counts(sizes, quotas)
-    for stream, kind in enumerate(kinds):
-        if kind is not None:
+    for stream, quota_kind in enumerate(kinds):
+        if quota_kind is not None:
             raise ConfigError(
-                f"epoch_size={epoch_size} and {kind} of {label(stream)} contradict "
-                "each other: use proportion, or leave epoch_size out"
+                f"epoch_size={epoch_size} and {quota_kind} of {label(stream)} "
+                "contradict each other: use proportion, or leave epoch_size out"
             )
     return largest_remainder(integer_weights(sizes), epoch_size)
 
@@ -202,12 +202,12 @@ def _check_proportions(
     kinds: Sequence[str | None], label: Callable[[int], str]
 ) -> None:
     """Raise `WeightError` if a stream has no proportion."""
-    for stream, kind in enumerate(kinds):
-        if kind != "proportion":
+    for stream, quota_kind in enumerate(kinds):
+        if quota_kind != "proportion":
             raise WeightError(
                 f"{label(kinds.index('proportion'))} has a proportion, but "
-                f"{label(stream)} has {kind or 'no quota'}: proportions are given to "
-                "all streams or to none"
+                f"{label(stream)} has {quota_kind or 'no quota'}: proportions are "
+                "given to all streams or to none"
             )
 
 

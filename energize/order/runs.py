@@ -206,16 +206,16 @@ class Apportionment:
         )
         random = mix64(self._keys[inner] ^ number.astype(np.uint64) * _ODD)
         wide = room.astype(np.uint64)
-        place = begun + ((random >> np.uint64(32)) * wide >> np.uint64(32)).astype(
+        slot = begun + ((random >> np.uint64(32)) * wide >> np.uint64(32)).astype(
             np.int64
         )
         large = (
             room >= _NARROW
         )  # each by itself: what else is asked for decides nothing
         if large.any():
-            place[large] = begun[large] + (random[large] % wide[large]).astype(np.int64)
-        place[first & (had > 0)] = -1
-        return number + (place < gone) - had, place == gone
+            slot[large] = begun[large] + (random[large] % wide[large]).astype(np.int64)
+        slot[first & (had > 0)] = -1
+        return number + (slot < gone) - had, slot == gone
 
 
 def divided(
@@ -298,9 +298,11 @@ class Glide:
             slot: A slot, or the end.
         """
         piece = int(self._piece(np.array([slot]))[0])
-        before, after = self._before[piece : piece + 2]
+        first_counts, last_counts = self._before[piece : piece + 2]
         begin, end = self._edges[piece : piece + 2].tolist()
-        due: FloatArray = before + (after - before) * ((slot - begin) / (end - begin))
+        due: FloatArray = first_counts + (last_counts - first_counts) * (
+            (slot - begin) / (end - begin)
+        )
         return due + self._owed if slot == self._length else due
 
     def _piece(self, slots: Int64Array) -> Int64Array:
@@ -441,9 +443,9 @@ class Windows:
         first = self._run.counts(start)
         last = self._run.counts(end)
         ordered = np.repeat(np.arange(self._sources, dtype=np.int32), last - first)
-        before = (last - np.cumsum(last - first))[ordered]
+        offsets = (last - np.cumsum(last - first))[ordered]
         order = shuffled(self._key, window, end - start)
-        return rearranged(ordered, before + np.arange(end - start), order)
+        return rearranged(ordered, offsets + np.arange(end - start), order)
 
 
 def rearranged(source: A, nth: Int64Array, order: Int64Array) -> tuple[A, Int64Array]:

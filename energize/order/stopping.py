@@ -39,9 +39,9 @@ def slot_limits(
     limits = []
     for number, (size, epochs) in enumerate(zip(sizes, max_epochs, strict=True)):
         default = INFINITE if stop == "restart" else size
-        where = f"max_epochs, dataset {number}: a number of epochs"
+        label = f"max_epochs, dataset {number}: a number of epochs"
         limits.append(
-            default if epochs is None else size * checked_whole(epochs, where, 1)
+            default if epochs is None else size * checked_whole(epochs, label, 1)
         )
     return np.array([min(limit, INFINITE) for limit in limits], dtype=np.int64)
 

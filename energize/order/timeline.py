@@ -191,11 +191,11 @@ class WeightedScheme(ABC):
         """
         segments = self._segments
         while segments[-1].end < n:
-            after = self._after(segments[-1])
-            if after is None:
+            following = self._after(segments[-1])
+            if following is None:
                 n = segments[-1].end
                 break
-            segments = (*segments, after)
+            segments = (*segments, following)
         if len(segments) > len(self._segments):  # another thread may have come farther
             self._begin_with(segments)
         return n
@@ -236,9 +236,9 @@ class WeightedScheme(ABC):
             ([50, 50], [125, 75])
         """
         at = checked_whole(slot, "the slot from which weights change", 0)
-        if self.changes and at <= (before := self.eras[-1].start):
+        if self.changes and at <= (previous := self.eras[-1].start):
             raise ConfigError(
-                f"weights change at slot {before} already; give a later one than {at}"
+                f"weights change at slot {previous} already; give a later one than {at}"
             )
         names, listed = named_weights(weights)
         if names and self.names:
@@ -374,15 +374,15 @@ class MixingSegment(Segment):
         dues: Any = self.dues
         return dues.first_shares if isinstance(dues, Glide) else dues.astype(np.float64)
 
-    def owed_after(self, after: Int64Array) -> FloatArray:
+    def owed_after(self, counts: Int64Array) -> FloatArray:
         """Return the slots that each source was due by the end and did not get.
 
         Args:
-            after: Slots of each source before the end.
+            counts: Slots of each source before the end.
         """
         length = self.end - self.start
         owed = np.zeros(len(self.owed))
-        had = (after - self.before)[self.members]
+        had = (counts - self.before)[self.members]
         if isinstance(self.dues, Glide):
             owed[self.members] = self.dues.due(length) - had
         elif self.dues is not None:
@@ -482,13 +482,13 @@ class MixingScheme(WeightedScheme):
 
     def _after(self, last: MixingSegment | None) -> MixingSegment | None:
         start = 0
-        before = np.zeros_like(self._limits)
-        owed = before.astype(np.float64)
+        counts = np.zeros_like(self._limits)
+        owed = counts.astype(np.float64)
         if last is not None:
             start = last.end
-            before = last.counts(last.end)
-            owed = last.owed_after(before)
-        left = np.where(self._limits < INFINITE, self._limits - before, INFINITE)
+            counts = last.counts(last.end)
+            owed = last.owed_after(counts)
+        left = np.where(self._limits < INFINITE, self._limits - counts, INFINITE)
         left[[source for slot, source in self._gone if slot <= start]] = 0
         era, cut = era_at(self.eras, start)
         if not left[era.has_weight(start)].any():
@@ -512,7 +512,7 @@ class MixingScheme(WeightedScheme):
             run = self._arranged(whole, start, len(members), None)
         # Cut last: nothing before the cut may depend on it.
         segment = self._closed(
-            MixingSegment(start, end, before, members, run, dues, owed), left
+            MixingSegment(start, end, counts, members, run, dues, owed), left
         )
         return replace(segment, end=min(segment.end, cut))
 

@@ -28,13 +28,13 @@ INTERPOLATIONS = ("step", "linear", "cosine")
 _SUM_TOLERANCE = 1e-6
 
 
-def checked_weight(weight: object, where: str, what: str = "a weight") -> float:
+def checked_weight(weight: object, location: str, label: str = "a weight") -> float:
     """Return a weight as a float.
 
     Args:
         weight: The weight.
-        where: The location, for messages.
-        what: The name of the value, for messages.
+        location: The location, for messages.
+        label: The name of the value, for messages.
 
     Raises:
         WeightError: Unless it is finite and 0 or more.
@@ -48,19 +48,19 @@ def checked_weight(weight: object, where: str, what: str = "a weight") -> float:
         value = math.inf
     if not 0 <= value < math.inf:
         wanted = "is a number" if number is None else "is finite and not negative"
-        raise WeightError(f"{where}: {what} {wanted}, got {reprlib.repr(weight)}")
+        raise WeightError(f"{location}: {label} {wanted}, got {reprlib.repr(weight)}")
     return value
 
 
-def names_apart(expected: Iterable[str], found: Iterable[str]) -> str:
+def names_apart(expected: Iterable[str], actual: Iterable[str]) -> str:
     """Return the missing and unknown names as text; "" if the names are the same.
 
     Args:
         expected: The names that are required.
-        found: The actual names.
+        actual: The actual names.
     """
     wanted = list(expected)
-    listed = list(found)
+    listed = list(actual)
     missing = [name for name in wanted if name not in listed]
     extra = [
         f"{name!r}{nearest(name, missing)}" for name in listed if name not in wanted
@@ -171,22 +171,22 @@ class WeightSchedulePoint:
 
     def __post_init__(self) -> None:
         [step] = _checked_steps([self.step], "WeightSchedulePoint")
-        where = f"WeightSchedulePoint: the point at step {step}"
+        location = f"WeightSchedulePoint: the point at step {step}"
         if not isinstance(self.weights, Mapping) or not self.weights:
             raise WeightError(
-                f"{where}: weights map each source to a number; got {self.weights!r}"
+                f"{location}: weights map each source to a number; got {self.weights!r}"
             )
         named = self.weights.items()
         checked = {
-            name: checked_weight(weight, f"{where}, source {name!r}")
+            name: checked_weight(weight, f"{location}, source {name!r}")
             for name, weight in named
         }
         total = math.fsum(checked.values())
         if total == 0:
-            raise WeightError(f"{where}: all {len(checked)} weights are 0")
+            raise WeightError(f"{location}: all {len(checked)} weights are 0")
         if abs(total - 1) > _SUM_TOLERANCE:
             raise WeightError(
-                f"{where}: the weights sum to {total:.9g}, not to 1; correct them"
+                f"{location}: the weights sum to {total:.9g}, not to 1; correct them"
             )
         object.__setattr__(self, "step", step)
         object.__setattr__(self, "weights", checked)
@@ -282,7 +282,7 @@ class WeightScheduler:
 def _checked_steps(listed: Sequence[object], owner: str) -> list[int]:
     """Return the steps of points as integers in ascending order."""
     steps = [checked_whole(step, f"{owner}: the step of a point", 0) for step in listed]
-    if not steps or any(before >= after for before, after in pairwise(steps)):
+    if not steps or any(first >= second for first, second in pairwise(steps)):
         raise ConfigError(
             f"{owner}: points are in order of their steps, one at least; got {steps}"
         )
@@ -303,12 +303,12 @@ _ROUNDED = Fraction(1, 10**9)
 """Tolerance for a sum of limits, as in 0.333 + 0.333 + 0.334."""
 
 
-def exact_weight(weight: object, where: str) -> float | Fraction:
+def exact_weight(weight: object, location: str) -> float | Fraction:
     """Return a checked weight without rounding.
 
     Args:
         weight: The weight.
-        where: The location, for messages.
+        location: The location, for messages.
 
     Returns:
         A float if its decimal notation is exact, else a fraction.
@@ -322,7 +322,7 @@ def exact_weight(weight: object, where: str) -> float | Fraction:
     """
     if type(weight) is float and 0 <= weight < math.inf:
         return weight
-    checked_weight(weight, where)
+    checked_weight(weight, location)
     return lean(as_fraction(weight))
 
 
@@ -489,11 +489,11 @@ def limited(
     # The sum grows with the factor, in a straight line between two at which a share
     # meets a limit.
     first = bisect_left(meets, Fraction(1), hi=len(meets) - 1, key=total)
-    before = meets[first - 1] if first else Fraction(0)
-    start = total(before)
+    lower = meets[first - 1] if first else Fraction(0)
+    start = total(lower)
     end = total(meets[first])
     way = (1 - start) / (end - start) if end > start else Fraction(1)
-    return [float(share) for share in at(before + (meets[first] - before) * way)]
+    return [float(share) for share in at(lower + (meets[first] - lower) * way)]
 
 
 def _check_range(floors: Sequence[Fraction], caps: Sequence[Fraction]) -> None:
@@ -521,28 +521,28 @@ def _check_number_of_limits(
 
 
 def _checked_limits(
-    given: Limits, weigh: Sequence[Fraction], name: str, default: Fraction
+    values: Limits, weigh: Sequence[Fraction], name: str, default: Fraction
 ) -> list[Fraction]:
     """Return a limit for each source; 0 for a source with weight 0."""
-    several = isinstance(given, Sequence) and not isinstance(given, str)
-    limits = list(given) if several else [given] * len(weigh)  # type: ignore[arg-type]
+    several = isinstance(values, Sequence) and not isinstance(values, str)
+    limits = list(values) if several else [values] * len(weigh)  # type: ignore[arg-type]
     _check_number_of_limits(limits, weigh, name)
     checked = []
     for number, (limit, weight) in enumerate(zip(limits, weigh, strict=True)):
-        where = f"{name}, dataset {number}" if several else name
-        share = _checked_limit(limit, where, default)
+        location = f"{name}, dataset {number}" if several else name
+        share = _checked_limit(limit, location, default)
         if several and share and not weight and not default:
             raise ConfigError(
-                f"{where}: the floor is {limit}, but the weight is 0, never drawn"
+                f"{location}: the floor is {limit}, but the weight is 0, never drawn"
             )
         checked.append(share if weight else Fraction(0))
     return checked
 
 
-def _checked_limit(limit: object, where: str, default: Fraction) -> Fraction:
+def _checked_limit(limit: object, location: str, default: Fraction) -> Fraction:
     share = default if limit is None else real_number(limit)
     if share is None or not 0 <= share <= 1:
-        raise ConfigError(f"{where}: a share is a number from 0 to 1, got {limit!r}")
+        raise ConfigError(f"{location}: a share is a number from 0 to 1, got {limit!r}")
     return as_fraction(share)
 
 
@@ -575,12 +575,12 @@ GivenWeights: TypeAlias = Sequence[Weight] | Mapping[str, Weight] | WeightSchedu
 
 
 def named_weights(
-    given: GivenWeights,
+    argument: GivenWeights,
 ) -> tuple[tuple[str, ...] | None, tuple[Weight, ...]]:
     """Return the names and the checked weights of sources.
 
     Args:
-        given: Weights by position or by name.
+        argument: Weights by position or by name.
 
     Returns:
         The names, or None without names; and the weights without rounding.
@@ -588,7 +588,9 @@ def named_weights(
     Raises:
         WeightError: For invalid weights.
     """
-    weights: Any = given.schedules() if isinstance(given, WeightScheduler) else given
+    weights: Any = (
+        argument.schedules() if isinstance(argument, WeightScheduler) else argument
+    )
     named = isinstance(weights, Mapping)
     try:
         if isinstance(weights, str | Set):  # which have no weights, or no order
@@ -597,18 +599,18 @@ def named_weights(
     except TypeError:
         raise WeightError(
             "weights are a list of numbers, or numbers by name; got "
-            f"{reprlib.repr(given)}"
+            f"{reprlib.repr(argument)}"
         ) from None
     checked = tuple(given_weight(weight, f"weight {name!r}") for name, weight in listed)
     return tuple(weights) if named else None, checked
 
 
-def given_weight(weight: Any, where: str) -> Weight:
+def given_weight(weight: Any, location: str) -> Weight:
     """Return a checked weight: numbers without rounding, others unchanged."""
     return (
         weight
         if isinstance(weight, Schedule | Compound)
-        else exact_weight(weight, where)
+        else exact_weight(weight, location)
     )
 
 
@@ -863,8 +865,8 @@ def _acting_points(schedules: Iterable[Schedule], block: int) -> set[int]:
 def era_at(eras: Sequence[Era], slot: int) -> tuple[Era, int]:
     """Return the era of a slot, and the slot of the next point or era."""
     number = bisect_right(eras, slot, key=lambda era: era.start) - 1
-    after = [era.start for era in eras[number + 1 : number + 2]]
-    return eras[number], min([eras[number].next_point(slot), *after])
+    later_starts = [era.start for era in eras[number + 1 : number + 2]]
+    return eras[number], min([eras[number].next_point(slot), *later_starts])
 
 
 def integrated_shares(eras: Sequence[Era], slots: int) -> FloatArray:
@@ -887,9 +889,11 @@ def integrated_shares(eras: Sequence[Era], slots: int) -> FloatArray:
         [50.0, 50.0]
     """
     total = np.zeros(len(eras[0].weights))
-    for era, after in zip(eras, [*(era.start for era in eras[1:]), slots], strict=True):
+    for era, next_start in zip(
+        eras, [*(era.start for era in eras[1:]), slots], strict=True
+    ):
         start = min(era.start, slots)
-        end = min(after, slots)
+        end = min(next_start, slots)
         points = [slot for slot in era.points if start < slot < end]
         for first, last in pairwise([start, *points, end] if start < end else []):
             pieces = min(_PIECES, last - first) if era.glides(first) else 1

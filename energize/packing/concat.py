@@ -107,8 +107,8 @@ def _check_arguments(
     samples: Sequence[Any], fields: Sequence[str], flatten: Sequence[str]
 ) -> None:
     if isinstance(fields, str) or isinstance(flatten, str) or not fields:
-        told = "fields and flatten are names, of one field or more"
-        raise ConfigError(f"concat_pack: {told}; got {fields!r} and {flatten!r}")
+        expected = "fields and flatten are names, of one field or more"
+        raise ConfigError(f"concat_pack: {expected}; got {fields!r} and {flatten!r}")
     if not samples:
         raise ConfigError("concat_pack: there are no samples; leave empty packs out")
 
@@ -139,11 +139,11 @@ def _columns(
         dict.fromkeys(flatten) | _row(name, sample, fields)
         for name, sample in zip(names, samples, strict=True)
     ]
-    said = (
+    message = (
         "concat_pack: samples differ (list in flatten what some have none of, as "
         "images)"
     )
-    return columns_of(rows, said, [OWN])
+    return columns_of(rows, message, [OWN])
 
 
 def _row(name: str, sample: Any, fields: Sequence[str]) -> dict[str, Any]:
@@ -185,7 +185,7 @@ def _tensors(
             ) from error
         tensors.append(tensor)
         kinds = [
-            (each.dtype, each.device, each.shape[1:]) for each in (tensors[0], tensor)
+            (part.dtype, part.device, part.shape[1:]) for part in (tensors[0], tensor)
         ]
         if not tensor.ndim or kinds[0] != kinds[1]:
             raise ConfigError(
@@ -204,13 +204,13 @@ def _listed(value: Any) -> list[Any]:
 
 def _agreed(subflavors: list[dict[str, Any] | None]) -> dict[str, Any] | None:
     """Return the entries that are equal in all samples; None if no sample has any."""
-    if not any(each is not None for each in subflavors):
+    if not any(entries is not None for entries in subflavors):
         return None
-    first, *others = [each or {} for each in subflavors]
+    first, *rest = [entries or {} for entries in subflavors]
     return {
         name: value
         for name, value in first.items()
-        if all(name in each and each[name] == value for each in others)
+        if all(name in entries and entries[name] == value for entries in rest)
     }
 
 

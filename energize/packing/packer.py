@@ -55,7 +55,9 @@ def checked_capacity(capacity: Capacity, owner: str) -> tuple[int, ...]:
         raise ConfigError(
             f"{owner}: capacity is empty; give one number, or one for each length"
         )
-    capacities = tuple(checked_whole(each, f"{owner}: capacity", 1) for each in several)
+    capacities = tuple(
+        checked_whole(value, f"{owner}: capacity", 1) for value in several
+    )
     if max(capacities) >= MOST:
         raise ConfigError(f"{owner}: capacity is below 2**40; got {max(capacities)}")
     return capacities
@@ -67,21 +69,21 @@ def _checked_lengths(
     """Return lengths, a row for each sample, and capacities, one for each column."""
     capacities = np.array(checked_capacity(capacity, owner), dtype=np.int64)
     try:
-        given = np.asarray(lengths)
+        array = np.asarray(lengths)
     except ValueError as error:
         raise ConfigError(
             f"{owner}: samples have different numbers of lengths: {error}"
         ) from None
-    if given.size == 0:
+    if array.size == 0:
         return np.zeros((0, len(capacities)), dtype=np.int64), capacities
-    if given.dtype.kind not in "iu":
+    if array.dtype.kind not in "iu":
         raise ConfigError(
-            f"{owner}: lengths are whole numbers; got {given.dtype} like {given[:3]}"
+            f"{owner}: lengths are whole numbers; got {array.dtype} like {array[:3]}"
         )
-    rows = given.reshape(-1, 1) if given.ndim == 1 else given
+    rows = array.reshape(-1, 1) if array.ndim == 1 else array
     if rows.ndim != 2 or rows.shape[1] != len(capacities):
         raise ConfigError(
-            f"{owner}: lengths of shape {given.shape} do not go with {len(capacities)} "
+            f"{owner}: lengths of shape {array.shape} do not go with {len(capacities)} "
             "capacities; give as many for each sample"
         )
     wrong = np.argwhere((rows < 0) | (rows > capacities))
@@ -171,13 +173,13 @@ def _best_by_length(sizes: Int64Array, capacity: int) -> list[list[int]]:
     for sample, need in zip(
         longest_first.tolist(), sizes[longest_first].tolist(), strict=True
     ):
-        found = bisect_left(open_packs, need * count)
-        if found == len(open_packs):
+        index = bisect_left(open_packs, need * count)
+        if index == len(open_packs):
             room = capacity
             pack = len(packs)
             packs.append([])
         else:
-            room, pack = divmod(open_packs.pop(found), count)
+            room, pack = divmod(open_packs.pop(index), count)
         packs[pack].append(sample)
         if room - need >= least:
             insort(open_packs, (room - need) * count + pack)
@@ -267,7 +269,7 @@ def balanced(
     if costs is None:
         tokens = sizes[:, 0].astype(np.float64)
         costs = tokens * (tokens + 6 * HIDDEN_SIZE)
-    given = _Given(sizes, capacities, _checked_costs(costs, len(sizes)))
+    samples = _Given(sizes, capacities, _checked_costs(costs, len(sizes)))
     fitted = best_fit(sizes, capacities.tolist())
     if not fitted:
         return []
@@ -275,14 +277,14 @@ def balanced(
     least = max(halves, int((-(-sizes.sum(axis=0) // capacities)).max()), 1)
     counts = range(least, len(fitted))
     few = least + bisect_left(
-        counts, 1, key=lambda n: _cheapest_first(given, n) is not None
+        counts, 1, key=lambda n: _cheapest_first(samples, n) is not None
     )
-    divided = _cheapest_first(given, few)
+    divided = _cheapest_first(samples, few)
     if (
         divided is None or len(capacities) > 1
     ):  # one alone leaves the cheapest first its choice
         divided = divided or fitted
-        _even_out(divided, given)
+        _even_out(divided, samples)
     return _in_order_of_arrival(divided)
 
 
@@ -302,52 +304,52 @@ class _Given(NamedTuple):
 
 def _checked_costs(costs: Sequence[float] | FloatArray, samples: int) -> FloatArray:
     try:
-        given = np.asarray(costs, dtype=np.float64)
+        array = np.asarray(costs, dtype=np.float64)
     except (TypeError, ValueError):
-        given = np.full(1, np.nan)
-    if given.shape != (samples,) or not (np.isfinite(given) & (given >= 0)).all():
+        array = np.full(1, np.nan)
+    if array.shape != (samples,) or not (np.isfinite(array) & (array >= 0)).all():
         raise ConfigError(
             f"balanced: costs are a number, 0 or more, for each of {samples} samples; "
             "got "
             f"{reprlib.repr(costs)}"
         )
-    return given
+    return array
 
 
-def _cheapest_first(given: _Given, count: int) -> list[list[int]] | None:
+def _cheapest_first(samples: _Given, count: int) -> list[list[int]] | None:
     """Return `count` packs, each sample in the cheapest pack with room.
 
     None if impossible.
 
     Tries samples in descending order of cost, then of their largest part of a capacity.
     """
-    parts = (given.sizes / given.capacities).max(axis=1, initial=0)
-    orders = (np.argsort(-first, kind="stable") for first in (given.costs, parts))
-    tried = (_in_turn(given, count, order) for order in orders)
+    parts = (samples.sizes / samples.capacities).max(axis=1, initial=0)
+    orders = (np.argsort(-first, kind="stable") for first in (samples.costs, parts))
+    tried = (_in_turn(samples, count, order) for order in orders)
     return next((packs for packs in tried if packs is not None), None)
 
 
-def _in_turn(given: _Given, count: int, order: Int64Array) -> list[list[int]] | None:
+def _in_turn(samples: _Given, count: int, order: Int64Array) -> list[list[int]] | None:
     """Return packs for samples in an order, each in the cheapest pack with room.
 
     None if a sample does not fit.
     """
-    rooms = np.repeat(given.capacities[:, None], count, axis=1)
+    rooms = np.repeat(samples.capacities[:, None], count, axis=1)
     totals = np.zeros(count)
     packs: list[list[int]] = [[] for _ in range(count)]
     for sample in order.tolist():
-        needs = given.sizes[sample]
+        needs = samples.sizes[sample]
         without = (rooms < needs[:, None]).any(axis=0)
         pack = int(np.where(without, np.inf, totals).argmin())
         if without[pack]:
             return None
         packs[pack].append(sample)
-        totals[pack] += given.costs[sample]
+        totals[pack] += samples.costs[sample]
         rooms[:, pack] -= needs
     return packs
 
 
-def _even_out(packs: list[list[int]], given: _Given) -> None:
+def _even_out(packs: list[list[int]], samples: _Given) -> None:
     """Exchange samples between expensive and other packs, in place.
 
     Stops if all packs are within `_ALIKE` of the mean, or no exchange makes the more
@@ -356,25 +358,25 @@ def _even_out(packs: list[list[int]], given: _Given) -> None:
     count = len(packs)
     none = np.zeros(len(packs))
     costs = np.concatenate(
-        [given.costs, none]
+        [samples.costs, none]
     )  # after the samples, for each pack none of its own
     sizes = np.concatenate(
-        [given.sizes, np.outer(none, given.capacities).astype(np.int64)]
+        [samples.sizes, np.outer(none, samples.capacities).astype(np.int64)]
     )
-    where = np.concatenate(
-        [np.zeros(len(given.costs), dtype=np.int64), np.arange(count)]
+    pack_of = np.concatenate(
+        [np.zeros(len(samples.costs), dtype=np.int64), np.arange(count)]
     )
     for number, pack in enumerate(packs):
-        where[pack] = number
-    totals = np.bincount(where, costs)
-    rooms = given.capacities - np.array(
-        [sizes[where == pack].sum(axis=0) for pack in range(count)]
+        pack_of[pack] = number
+    totals = np.bincount(pack_of, costs)
+    rooms = samples.capacities - np.array(
+        [sizes[pack_of == pack].sum(axis=0) for pack in range(count)]
     )
     moved = False
     enough = totals.mean() * _ALIKE
     stuck = np.zeros(count, dtype=bool)
     for _ in range(
-        4 * len(given.costs)
+        4 * len(samples.costs)
     ):  # each of few samples would be moved a few times
         dear = int(np.where(stuck, 0.0, totals).argmax())
         if stuck[dear] or totals[dear] <= enough:
@@ -383,27 +385,27 @@ def _even_out(packs: list[list[int]], given: _Given) -> None:
             moved = False
             stuck[:] = False
             continue
-        held = np.flatnonzero(where == dear)
+        held = np.flatnonzero(pack_of == dear)
         less = costs[held, None] - costs
-        dearer = np.maximum(totals[dear] - less, totals[where] + less)
+        dearer = np.maximum(totals[dear] - less, totals[pack_of] + less)
         for size, room in zip(sizes.T, rooms.T, strict=True):
             shorter = size[held, None] - size
-            dearer[(shorter > room[where]) | (-shorter > room[dear])] = np.inf
-        dearer[:, where == dear] = np.inf
-        given_up, other = divmod(int(dearer.argmin()), len(costs))
-        if dearer[given_up, other] >= totals[dear]:
+            dearer[(shorter > room[pack_of]) | (-shorter > room[dear])] = np.inf
+        dearer[:, pack_of == dear] = np.inf
+        moved_row, other = divmod(int(dearer.argmin()), len(costs))
+        if dearer[moved_row, other] >= totals[dear]:
             stuck[dear] = True
             continue
-        mine = held[given_up]
-        pack = where[other]
-        totals[[dear, pack]] += np.array([-1, 1]) * less[given_up, other]
+        mine = held[moved_row]
+        pack = pack_of[other]
+        totals[[dear, pack]] += np.array([-1, 1]) * less[moved_row, other]
         rooms[[dear, pack]] += np.outer([1, -1], sizes[mine] - sizes[other])
-        where[mine] = pack
-        if other < len(given.costs):
-            where[other] = dear
+        pack_of[mine] = pack
+        if other < len(samples.costs):
+            pack_of[other] = dear
         moved = True
         stuck[[dear, pack]] = False
-    _regroup(packs, where[: len(given.costs)])
+    _regroup(packs, pack_of[: len(samples.costs)])
 
 
 def _regroup(packs: list[list[int]], pack_numbers: Int64Array) -> None:
@@ -472,10 +474,10 @@ class Packer:
                 f"{len(self._lengths)} lengths and {len(self._capacities)} capacities"
             )
             raise ConfigError(f"Packer: {counts}; give one length for each capacity")
-        for each in self._lengths:
-            if not callable(each) and not isinstance(each, str):
+        for length in self._lengths:
+            if not callable(length) and not isinstance(length, str):
                 raise ConfigError(
-                    f"Packer: length is a function, or a field's name; got {each!r}"
+                    f"Packer: length is a function, or a field's name; got {length!r}"
                 )
         checked_choice(self.method, "method", METHODS, "Packer")
         checked_choice(self.too_long, "too_long", ("error", "skip"), "Packer")
@@ -496,14 +498,14 @@ class Packer:
 
     def __call__(self, samples: Sequence[T]) -> list[list[T]]:
         capacities = self._capacities
-        given = [
-            [_length(sample, i, each) for each in self._lengths]
+        rows = [
+            [_length(sample, i, length) for length in self._lengths]
             for i, sample in enumerate(samples)
         ]
-        lengths = np.array(given, dtype=np.int64).reshape(len(samples), len(capacities))
+        lengths = np.array(rows, dtype=np.int64).reshape(len(samples), len(capacities))
         fits = (lengths <= capacities).all(axis=1)
         if not fits.all():
-            self._leave_out(samples, given, np.flatnonzero(~fits).tolist())
+            self._leave_out(samples, rows, np.flatnonzero(~fits).tolist())
         chosen = [samples[i] for i in np.flatnonzero(fits).tolist()]
         packs = self._packs(chosen, lengths[fits])
         return [[chosen[i] for i in pack] for pack in packs]
@@ -526,16 +528,16 @@ class Packer:
         """Raise for samples that are too long, or warn once."""
         sample = named(samples[long[0]], f"sample {long[0]} of the list")
         both = tuple(lengths[long[0]]), self._capacities
-        length, capacity = (each if each[1:] else each[0] for each in both)
-        what = f"{sample} has length {length}, and a pack holds {capacity}"
+        length, capacity = (values if values[1:] else values[0] for values in both)
+        reason = f"{sample} has length {length}, and a pack holds {capacity}"
         if self.too_long == "error":
             raise SampleError(
-                f"Packer: {what}; cut it in the hook before, raise the capacity, or "
+                f"Packer: {reason}; cut it in the hook before, raise the capacity, or "
                 "leave such samples out with too_long='skip'"
             )
         text = (
             f"{len(long)} of {len(samples)} samples are too long and left out "
-            f"(logged once): {what}"
+            f"(logged once): {reason}"
         )
         name = f"too_long, capacity {self.capacity}"
         log_once("Packer", name, text, logging.WARNING)
@@ -543,20 +545,20 @@ class Packer:
 
 def _length(sample: Any, number: int, length: Length) -> int:
     called = named(sample, f"sample {number} of the list")
-    given = measure_item(sample, length, called, "Packer")
-    found = whole_number(given, 0)
-    if found is None:
+    value = measure_item(sample, length, called, "Packer")
+    result = whole_number(value, 0)
+    if result is None:
         raise ConfigError(
             f"Packer: length {length!r} of {called} is a whole number, 0 or more; got "
-            f"{str(given)[:80]} ({type(given).__name__})"
+            f"{str(value)[:80]} ({type(value).__name__})"
         )
-    return min(found, MOST)
+    return min(result, MOST)
 
 
 def _cost(sample: Any, number: int, cost: Callable[[Any], float]) -> float:
-    given = cost(sample)
-    found = real_number(given)
-    if found is None:
+    value = cost(sample)
+    result = real_number(value)
+    if result is None:
         called = named(sample, f"sample {number} of the list")
-        raise ConfigError(f"Packer: cost of {called} is a number; got {given!r}")
-    return float(found)
+        raise ConfigError(f"Packer: cost of {called} is a number; got {value!r}")
+    return float(result)
