@@ -48,8 +48,8 @@ class NamedBlend:
     """A blend in a tree of datasets.
 
     Attributes:
-        name: The names of the inputs of mixes on the way to it, "texts/code" say; ""
-            for the outermost blend.
+        name: The names of the inputs of mixes on the way to it, such as "texts/code";
+            "" for the outermost blend.
         way: The way to it.
         blend: The dataset.
         unnamed: The name if no entry of the mix had one.
@@ -67,14 +67,12 @@ class NamedBlend:
 
 
 def blends_in(dataset: Dataset[Any]) -> list[NamedBlend]:
-    """Return every blend whose weights can change from a slot on, outermost first."""
+    """Return every blend with changeable weights, outermost first."""
     return list(_blends(dataset, ("", ""), ()))
 
 
 def _blends(node: Any, above: tuple[str, str], way: Way) -> Iterator[NamedBlend]:
-    """Yield the blends in a node, whose names begin with that of the node, with and
-    without names of entries.
-    """
+    """Yield the blends in a node under its name, with and without names of entries."""
     if callable(getattr(node, "with_weights_from", None)):
         yield NamedBlend(above[0], way, node, above[1])
     inputs = node.inputs
@@ -96,13 +94,13 @@ def _joined(group: str, name: object) -> str:
 def chosen_blend(
     dataset: Dataset[Any], weights: Mapping[str, float], name: str | None
 ) -> NamedBlend:
-    """Return the blend whose weights change.
+    """Return the blend to change the weights of.
 
     Args:
         dataset: The outermost dataset.
         weights: The new weights by name.
-        name: The name of the blend. None for the only blend, or the one whose inputs
-            have the names of the weights.
+        name: The name of the blend. None for the only blend, or the one with the names
+            of the weights as inputs.
 
     Raises:
         ConfigError: If there is no such blend, or several.
@@ -134,7 +132,7 @@ def chosen_blend(
 def _blends_over(
     blends: list[NamedBlend], weights: Mapping[str, float]
 ) -> list[NamedBlend]:
-    """Return the only blend, or those whose inputs have the names of the weights."""
+    """Return the only blend, or those with inputs of the names of the weights."""
     if len(blends) == 1:
         return blends
     return [blend for blend in blends if set(blend.blend.names) == set(weights)]
@@ -184,8 +182,10 @@ _LEAST_OF_GROUP = 1e-300
 
 
 def ungrouped(blend: Any, weights: Mapping[str, float], slot: int) -> dict[str, float]:
-    """Return a weight for each name of a blend. That of a group, a blend that was
-    opened up into this one say, is shared out to its parts as it is at a slot.
+    """Return a weight for each name of a blend.
+
+    The weight of a group, such as a flattened blend, is divided among its parts in
+    their proportions at a slot.
     """
     if set(weights) == set(blend.names):
         return dict(weights)
@@ -216,7 +216,7 @@ def _divided(weight: float, shares: Mapping[str, float]) -> dict[str, float]:
 
 
 def same_shares(weights: Mapping[str, float], target: Mapping[str, float]) -> bool:
-    """Return whether weights are what was asked, for groups of them perhaps."""
+    """Return whether weights have the shares of a target, which may name groups."""
     sums = dict.fromkeys(target, 0.0)
     for name, weight in weights.items():
         group = group_of(name, target)
@@ -294,21 +294,19 @@ def _plain_weight(weight: object, name: str) -> float:
 def checked_request(
     weights: object, at_step: object, blend: object
 ) -> tuple[dict[str, float], int | None, str | None]:
-    """Return the arguments of `Loader.set_weights` as plain values, however they were
-    given.
+    """Return the arguments of `Loader.set_weights` as plain values.
 
     Args:
         weights: Weights by name, see `numbers_by_name`.
         at_step: The first step with these weights; None for the next one.
-        blend: The name of the blend; None if the names of the weights tell it.
+        blend: The name of the blend; None to select it by the names of the weights.
 
     Returns:
         Weights, step and name.
 
     Raises:
-        WeightError: For weights that no change can have.
-        ConfigError: If `at_step` is not a step that a run can come to, or `blend` is
-            not text.
+        WeightError: If no change can have the weights.
+        ConfigError: If `at_step` is out of range, or `blend` is not text.
 
     Example:
         >>> checked_request({"web": 3}, 2000, None)
@@ -374,9 +372,11 @@ def replaced(dataset: Any, way: Way, blend: Any) -> Any:
 
 
 def slot_after(dataset: Any, way: Way, items: int) -> int | None:
-    """Return how many slots of the blend at the end of the way the first `items` items
-    of `dataset` lead to: the first slot that is not among them. None where only reading
-    tells; some number from `LAST_START` on if it is beyond what can be computed.
+    """Return the number of slots of a blend that the first `items` items use.
+
+    Returns:
+        The number of slots; None if it is unknown without reading; at least
+        `LAST_START` if it cannot be computed.
     """
     for number in way:
         if items >= LAST_START:
@@ -570,8 +570,11 @@ class ReadMix(NamedTuple):
 
 
 def read_mix(dataset: Any) -> ReadMix | None:
-    """Return the mix below packing, a filter or the like, of which only reading tells
-    how far it was read; None where positions tell it, or where nothing is mixed.
+    """Return the mix below packing, a filter or another stream.
+
+    Returns:
+        The mix, if its position is known by reading only; None if there is no mix, or
+        positions determine it.
     """
     node: Any = dataset
     way: Way = ()
@@ -615,16 +618,23 @@ def _part_digest(part: Any, seen: Counter[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Other weights of the blend called `blend`, from one of its slots on.
+    """New weights of a blend, from one of its slots on.
 
-    While it `waits`, `at` is an item of the run that is still to come. Which slot that
-    leads to may change until then, by what changes before it; and where only reading
-    tells, it is found by the first step that begins with that item or after it
-    (`Run.first_unread_slot`). `of_file` says that an operator's file asked for it.
+    A change is checked here, whether it is set or loaded from a state, so a state
+    contains only changes that can be loaded again.
 
-    Every change is checked here, whether it is set or loaded from a state, so a state
-    holds only what can be loaded again. Raises `WeightError` for weights and
-    `ConfigError` for the rest.
+    Attributes:
+        blend: The name of the blend.
+        at: The first slot with the weights; while the change waits, an item of the run.
+        weights: The new weights by name.
+        waits: Whether the slot is still to be determined: earlier changes can move it,
+            and in streams it is `Run.first_unread_slot` at the first step from that
+            item on.
+        of_file: Whether an operator's file requested the change.
+
+    Raises:
+        WeightError: If weights are invalid.
+        ConfigError: If another value is invalid.
     """
 
     blend: str
@@ -688,25 +698,28 @@ class Edits:
         return replace(self, changes=tuple(changes))
 
     def without(self, change: Change) -> Edits:
-        """Without a change."""
+        """Return these edits without a change."""
         return replace(
             self, changes=tuple(edit for edit in self.changes if edit != change)
         )
 
     @property
     def waiting(self) -> tuple[Change, ...]:
-        """The changes that are still to come."""
+        """The changes with slots that are still to be determined."""
         return tuple(edit for edit in self.changes if edit.waits)
 
     def applied(
         self, dataset: Dataset[Any], previous: Edits | None = None, edited: Any = None
     ) -> Any:
-        """Return the dataset with all of them but those whose slots only reading will
-        tell; `edited` is the dataset with those that are `known`, from which it goes on
-        where it can.
+        """Return the dataset with all changes of a known slot.
 
-        Raises `ConfigError` for a blend that it does not have, and for what no change
-        can be.
+        Args:
+            dataset: The dataset without edits.
+            previous: Edits that `edited` has already; only later changes are added.
+            edited: The dataset with `previous`.
+
+        Raises:
+            ConfigError: If a blend is missing, or a change is invalid.
         """
         begun = 0 if previous is None else len(previous.changes)
         if previous != replace(self, changes=self.changes[:begun]):
@@ -718,14 +731,18 @@ class Edits:
         return edited
 
     def saved(self) -> State:
-        """As plain data; nothing where there are none."""
+        """Return the edits as JSON-able data; empty if there are none."""
         changes = [edit.saved() for edit in self.changes]
         state = {"changes": changes, "moves": [list(edit) for edit in self.moves]}
         return {name: edits for name, edits in state.items() if edits}
 
     @classmethod
     def loaded(cls, cursor: State) -> Edits:
-        """From a saved cursor; `StateError` for what cannot have been saved."""
+        """Create edits from a saved cursor.
+
+        Raises:
+            StateError: If the data are invalid.
+        """
         if "changes" not in cursor and "moves" not in cursor:
             return NOT_EDITED
         held = {"changes": [], "moves": [], **cursor}

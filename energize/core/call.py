@@ -1,11 +1,10 @@
-"""Users' functions as datasets call them: keyed randomness, skipping, and errors that
-say where.
+"""Calls of users' functions: keyed randomness, skipped samples, and located errors.
 
-Whatever calls a function of a user goes through `Call`. A function that has a parameter
-`rng` is given a random generator of its own for each call, keyed by the dataset and the
-position. For others the global generators of random, numpy and torch are seeded by the
-same key if they draw from them, see `energize.core.randomness`. Either way an
-augmentation is the same on any number of workers and after a resume.
+Every user's function is called by `Call`. A function with a parameter `rng` gets a
+random generator for each call, keyed by the dataset and the position. For other
+functions, the global generators of random, numpy and torch are seeded by the same key
+if the function draws from them (`energize.core.randomness`). So an augmentation is the
+same with any number of workers and after resuming.
 """
 
 from __future__ import annotations
@@ -52,8 +51,7 @@ from energize.errors import (
 T = TypeVar("T")
 
 Where = Callable[[int], str]
-"""Says where the n-th argument comes from; asked only if something went wrong with
-it."""
+"""Return the location of the n-th argument; only called to describe a failure."""
 
 Word = Callable[[], int]
 """Returns the 64-bit word that the draws of a call are keyed by; called only if they
@@ -74,11 +72,10 @@ def takes_generator(function: Callable[..., Any]) -> bool:
 def call_without_draws(
     function: Callable[..., T], subject: str, /, **arguments: Any
 ) -> T:
-    """Call a function whose result may depend on its arguments alone.
+    """Call a function that may depend on its arguments only.
 
     Raises:
-        ConfigError: If it draws random numbers; `what` names it.
-
+        ConfigError: If it draws random numbers; `subject` begins the message.
     """
     window = current_window()
     if window is None:
@@ -111,20 +108,19 @@ def _pickled(value: Any) -> bytes | None:
 
 
 class Call:
-    """Calls a function of the user, which may skip a sample, or find its bytes bad: it
-    is `Failed` then. Another exception becomes an `EncoderError` with the place of the
-    sample, and `reading.failures` decides about it.
+    """Calls a user's function, and turns exceptions into `Failed`.
+
+    `SkipSample` and `DataError` leave the sample out. Other exceptions become an
+    `EncoderError` with the location of the sample; `reading.failures` decides about it.
 
     Args:
-        fn: The function. It is called with one argument, and with `rng`, if it has such
+        fn: The function. It is called with one argument, and with `rng` if it has such
             a parameter.
-        key: What its random draws are keyed by, beside the number of the call.
-        keep: Gives what is returned the loss weights of what it was made of.
-        seeded: Whether its draws are keyed. Otherwise it is called as it is, and
-            nothing is checked.
-        tolerance: After how many failures in a row the run ends; by default what the
-            function says.
-
+        key: The key of its random draws, in addition to the number of the call.
+        keep: Adds the loss weights of the argument to the result.
+        seeded: Whether its draws are keyed. Otherwise nothing is seeded or checked.
+        tolerance: Number of failures in a row that ends the run; by default the
+            `failure_tolerance` of the function.
     """
 
     def __init__(

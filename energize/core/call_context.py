@@ -12,15 +12,14 @@ if TYPE_CHECKING:
 
 
 class CallContext(NamedTuple):
-    """What a function may look up while a dataset calls it.
+    """The context of a call of a user's function.
 
     Attributes:
         number: The number of the item that the function is called for, in the order of
             the items of all ranks.
-        config: The worker config of the loader; None if there is none. It stays after
-            the call.
+        config: The worker config of the loader, or None. It remains after the call.
         hook: The hook of a task encoder that is being called; None outside hooks.
-        gathering: The node whose members are being read.
+        gathering: The node for which members are being read.
         batch: The number of the batch that items of a stream are read for, over all
             lanes.
     """

@@ -22,7 +22,7 @@ from energize.core import limits
 from energize.errors import ConfigError, EmptyDatasetError, nearest
 
 _ALLOCATED = re.compile(r"(?i)(?:tried|unable) to allocate ([\d.]+) ?(\w+)")
-"""How torch, CUDA and numpy say how much memory was asked for."""
+"""Messages of torch, CUDA and numpy with the size of a failed allocation."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -53,15 +53,18 @@ def whole_number(value: object, least: int | None = None) -> int | None:
 
 
 def failed_allocation(error: BaseException | None) -> str | None:
-    """Return how many bytes an allocation that failed asked for, as text; None for
-    other errors.
+    """Return the size of a failed allocation as text; None for other errors.
 
-    >>> failed_allocation(
-    ...     RuntimeError("can't allocate memory: you tried to allocate 2048 bytes.")
-    ... )
-    '2,048 bytes'
-    >>> failed_allocation(MemoryError()), failed_allocation(RuntimeError("no such key"))
-    ('an unknown number of bytes', None)
+    Example:
+        >>> failed_allocation(
+        ...     RuntimeError("can't allocate memory: you tried to allocate 2048 bytes.")
+        ... )
+        '2,048 bytes'
+        >>> (
+        ...     failed_allocation(MemoryError()),
+        ...     failed_allocation(RuntimeError("no such key")),
+        ... )
+        ('an unknown number of bytes', None)
     """
     match = _ALLOCATED.search(str(error))
     if not isinstance(error, MemoryError) and (
@@ -192,19 +195,19 @@ def check_names(names: Iterable[str], options: Iterable[str], *makers: type) -> 
 
 
 def checked_arguments(function: F) -> F:
-    """Check the arguments of a function, or of `__init__`, by its annotations, as
-    pydantic does.
+    """Check the arguments of a function by its annotations, with pydantic.
 
-    Raises `ConfigError` for the first wrong one: whose parameter it is, what was
-    expected and what was given.
+    The wrapped function raises `ConfigError` for the first invalid argument, with the
+    parameter, the expected type and the value.
 
-    >>> @checked_arguments
-    ... def half(number: float) -> float:
-    ...     return number / 2
-    >>> half(None)
-    Traceback (most recent call last):
-        ...
-    energize.errors.ConfigError: half: number: Input should be a valid number; got None
+    Example:
+        >>> @checked_arguments
+        ... def half(x: float) -> float:
+        ...     return x / 2
+        >>> half(None)
+        Traceback (most recent call last):
+            ...
+        energize.errors.ConfigError: half: x: Input should be a valid number; got None
     """
     checked = validate_call(function)
     signature = inspect.signature(function)

@@ -22,7 +22,7 @@ Tree = dict[str, Any]
 """A node of a config: its kind, its settings, its inputs."""
 
 _FUNCTIONS = 40
-"""Functions whose names are kept: folders of a mix mostly have the same ones."""
+"""Maximum number of functions in a state; folders of a mix mostly share theirs."""
 
 _PLAIN = 1024
 """Characters up to which JSON stays readable; longer texts are compressed."""
@@ -37,7 +37,7 @@ _OVER_TIME = {"changes", "plan"}
 """Settings of nodes that may be others from some item on."""
 
 _IDENTITY = 8
-"""Characters of a source's identity that tell it from others."""
+"""Characters of a source's identity in configs, enough to be unique."""
 
 _NAMED = 3
 
@@ -385,7 +385,7 @@ def shares_of(weights: Mapping[str, float]) -> dict[str, float]:
 
 
 def batch_size_of(tree: Any) -> int | None:
-    """Return the samples per batch, if a config says it."""
+    """Return the samples per batch of a config; None if unknown."""
     while isinstance(tree, dict):
         size = tree.get("batch_size")
         if isinstance(size, int) and not isinstance(size, bool):

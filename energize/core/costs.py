@@ -1,4 +1,4 @@
-"""What items cost, by the columns of their samples: nothing is read."""
+"""Costs of items, computed from columns of their samples or from encoded items."""
 
 from __future__ import annotations
 
@@ -28,24 +28,31 @@ for each, above 0."""
 
 @dataclass(frozen=True)
 class ColumnCost:
-    """What items of indexed datasets cost, together for all samples that they are made
-    of.
+    """The cost of items of indexed datasets: the sum over their samples.
 
-    `cost` is the name of a column of the sources, such as "tokens", or a function of
-    columns: `lambda width, height: width * height / 196`. A parameter with a default is
-    a column that some sources lack, so that one function says what images and texts
-    cost: `lambda tokens=0, width=0, height=0: tokens + width * height / 196`. It may
-    not draw random numbers. Substitutes of failed samples are not looked at.
+    No samples are read. Substitutes of failed samples are not considered.
 
-    Raises `ConfigError` for what is no such function; asking raises `ColumnError` for a
-    source without the column, one of words, and a cost that is not above 0 and finite.
+    Args:
+        cost: The name of a column of the sources, such as "tokens", or a function of
+            columns: `lambda width, height: width * height / 196`. A parameter with a
+            default is a column that some sources lack, so one function covers images
+            and texts: `lambda tokens=0, width=0: tokens + width`. The function must
+            not draw random numbers.
 
-    >>> from energize import BatchDataset, ListSource
-    >>> texts = ListSource(["a b", "c", "d e f"], columns={"tokens": [2, 1, 3]})
-    >>> ColumnCost("tokens").of(BatchDataset(texts, 2, list), np.array([0, 1])).tolist()
-    [3.0, 3.0]
-    >>> ColumnCost(lambda tokens: tokens**2).of(texts, np.array([2])).tolist()
-    [9.0]
+    Raises:
+        ConfigError: If `cost` is neither.
+        ColumnError: Later, if a source lacks the column, it contains words, or a cost
+            is not finite and above 0.
+
+    Example:
+        >>> from energize import BatchDataset, ListSource
+        >>> texts = ListSource(["a b", "c", "d e f"], columns={"tokens": [2, 1, 3]})
+        >>> ColumnCost("tokens").of(
+        ...     BatchDataset(texts, 2, list), np.array([0, 1])
+        ... ).tolist()
+        [3.0, 3.0]
+        >>> ColumnCost(lambda tokens: tokens**2).of(texts, np.array([2])).tolist()
+        [9.0]
     """
 
     cost: Cost
@@ -62,24 +69,20 @@ class ColumnCost:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The names of the columns that are looked at."""
+        """The names of the required columns."""
         return tuple(self._columns)
 
     def describe(self) -> dict[str, Any]:
-        """As JSON: the columns that are looked at; of a function no more, as of all
-        functions.
-        """
+        """Return the names of the columns as JSON; functions are not described."""
         named = isinstance(self.cost, str)
         return {"column": self.cost} if named else {"columns": list(self.columns)}
 
     def check(self, source: SourceNode[Any]) -> None:
-        """Raise `ColumnError` where a source has no column for what is asked, or one of
-        words.
-        """
+        """Raise `ColumnError` if a source lacks a column, or has words in it."""
         self._values(source)
 
     def of(self, dataset: IndexedDataset[Any], positions: Int64Array) -> FloatArray:
-        """Return what the items at `positions` cost: float64 of the same shape."""
+        """Return the costs of the items at `positions`: float64 of the same shape."""
         if not dataset.indexed:
             raise NotIndexedError(
                 f"{type(dataset).__name__} is read as a stream, so which samples its "
@@ -95,9 +98,7 @@ class ColumnCost:
         )
 
     def of_samples(self, source: SourceNode[Any], index: Int64Array) -> FloatArray:
-        """Return what the samples `index` of a source cost: float64 of the same
-        shape.
-        """
+        """Return the costs of samples of a source: float64 of the shape of `index`."""
         values = {name: column[index] for name, column in self._values(source).items()}
         if isinstance(self.cost, str):
             result = values[self.cost]
@@ -160,23 +161,26 @@ _OWNER = "ItemCost"
 
 @dataclass(frozen=True)
 class ItemCost:
-    """What an item costs, where that is known only when it has been encoded or packed.
+    """The cost of an item that is known after encoding or packing only.
 
-    `cost` is a function of the item, or the name of its field, which is a number itself
-    or a tensor or list that is so long. Of a batch, give a function that says what its
-    samples cost together: `lambda batch: int(batch.lengths.sum())`.
+    As the `unit` of a `BlendDataset` it makes the blend a stream: the next dataset
+    depends on the items before.
 
-    As the `unit` of a `BlendDataset` it makes this a stream: which dataset comes next
-    is known when the items before have been read.
+    Args:
+        cost: A function of the item, or the name of a field with a number, or with a
+            list or tensor of this length. For batches, give a function that adds up its
+            samples: `lambda batch: int(batch.lengths.sum())`.
 
-    Raises `ConfigError` for what is neither, a field that is not there, and a cost that
-    is no finite number above 0, with the key of the sample.
+    Raises:
+        ConfigError: If `cost` is neither; later, if an item lacks the field, or its
+            cost is not finite and above 0. The message has the key of the sample.
 
-    >>> (
-    ...     ItemCost("tokens").of({"tokens": [5, 7, 9]}),
-    ...     ItemCost(lambda item: item / 2).of(5),
-    ... )
-    (3.0, 2.5)
+    Example:
+        >>> (
+        ...     ItemCost("tokens").of({"tokens": [5, 7, 9]}),
+        ...     ItemCost(lambda item: item / 2).of(5),
+        ... )
+        (3.0, 2.5)
     """
 
     cost: Callable[[Any], Any] | str
@@ -190,13 +194,11 @@ class ItemCost:
             )
 
     def describe(self) -> dict[str, Any]:
-        """As JSON: the name of a field; of a function nothing, as of all functions of
-        items.
-        """
+        """Return the name of the field as JSON; functions are not described."""
         return {"field": self.cost if isinstance(self.cost, str) else None}
 
     def of(self, item: Any) -> float:
-        """Return what an item costs."""
+        """Return the cost of an item."""
         called = named(item, "an item")
         amount = measure_item(item, self.cost, called, _OWNER)
         number = real_number(amount)
@@ -215,23 +217,31 @@ class ItemCost:
 
 
 def measure_item(
-    sample: Any, says: Callable[[Any], Any] | str, called: str, owner: str
+    sample: Any, measure: Callable[[Any], Any] | str, called: str, owner: str
 ) -> Any:
-    """Return what `says`, a function of a sample or the name of a field of it, says.
+    """Return the value of a function of a sample, or of a field.
 
-    What has entries is counted, but for what a function gives: a tensor with a single
-    entry could be read as a number, too. Raises `ConfigError`, of `owner` and of the
-    sample as it is `called`, for a field that is not there.
+    Of a field with entries, the value is their number. The result of a function is not
+    counted, since a tensor with a single entry could also be a number.
+
+    Args:
+        sample: The sample.
+        measure: The function, or the name of the field.
+        called: The name of the sample in errors.
+        owner: The name of the caller in errors.
+
+    Raises:
+        ConfigError: If the field is missing.
     """
-    if not isinstance(says, str):
-        return says(sample)
+    if not isinstance(measure, str):
+        return measure(sample)
     fields = fields_of(sample) if is_record(sample) else {}
-    if says not in fields:
+    if measure not in fields:
         raise ConfigError(
-            f"{owner}: {called} has no field {says!r}; it has "
-            f"{', '.join(map(repr, fields)) or 'none'}{nearest(says, list(fields))}"
+            f"{owner}: {called} has no field {measure!r}; it has "
+            f"{', '.join(map(repr, fields)) or 'none'}{nearest(measure, list(fields))}"
         )
-    value = fields[says]
+    value = fields[measure]
     return (
         len(value)
         if hasattr(value, "__len__") and getattr(value, "ndim", 1) != 0
@@ -240,6 +250,6 @@ def measure_item(
 
 
 def named(sample: Any, otherwise: str) -> str:
-    """Return a sample by its key, or else as it is called."""
+    """Return a name of a sample with its key, or `otherwise` without a key."""
     key = fields_of(sample).get("__key__") if is_record(sample) else None
     return otherwise if key is None else f"sample {key!r}"

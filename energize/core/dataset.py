@@ -1,12 +1,11 @@
-"""Datasets describe what is read and in which order; nothing in them moves.
+"""Datasets: frozen descriptions of the samples of a run and their order.
 
-An `IndexedDataset` is an endless sequence cut into epochs of `size` items: item k is a
-pure function of k, and positions after the first epoch are those of the next ones, each
-in an order of its own. A node of a tree of datasets says two things: `route`, which
-items of its inputs an item is made of, which is arithmetic on positions; and `make`,
-what is made of them. `Trace` follows positions down a tree once, and both reading and
-`refs` go the way that it found. A dataset that is not indexed is a stream: the same
-arithmetic, but its items are found one after another (`energize.core.stream`).
+An `IndexedDataset` is an endless sequence, divided into epochs of `size` items: item k
+is a pure function of k, and each epoch has an order of its own. A node of a tree states
+two members: `route` maps positions to positions of its inputs, and `make` makes items
+of the input items. `Trace` walks down `route`, for reading as for `refs`. A dataset
+that is not indexed is a stream: its items are discovered one after another
+(`energize.core.stream`).
 """
 
 from __future__ import annotations
@@ -67,11 +66,11 @@ _READING = ReadContext()
 
 
 class Dataset(Description, ABC, Generic[T_co]):
-    """What to read and in which order: immutable, picklable, comparable, holding
-    nothing open.
+    """A description of samples and their order: immutable, picklable, comparable.
 
-    Two datasets are equal when they are of one class, with equal parameters and equal
-    inputs. Subclasses set their parameters once, with `freeze` in `__init__`.
+    A dataset holds no open files. Two datasets are equal if their classes, parameters
+    and inputs are equal. Subclasses set their parameters once, with `freeze` in
+    `__init__`.
     """
 
     order_name = "Dataset"
@@ -84,17 +83,18 @@ class Dataset(Description, ABC, Generic[T_co]):
         state: State | None = None,
         reading: ReadContext = _READING,
     ) -> DatasetReader[T_co]:
-        """Return a cursor that reads a lane from its beginning, or from `state` on.
+        """Return a cursor that reads a lane.
 
-        `reading` says what becomes of samples that fail.
+        Args:
+            lane: The lane.
+            state: The saved state to resume from; None to start at the beginning.
+            reading: How samples are read, and the effect of failures.
         """
         return open_lane(self, lane, state, reading)
 
     @cached_property
     def indexed(self) -> bool:
-        """Whether item k is a function of k alone: so for all inputs, down to the
-        sources.
-        """
+        """Whether item k is a function of k alone, for all inputs."""
         return all(map(attrgetter("indexed"), self.inputs))
 
     @cached_property
@@ -106,16 +106,12 @@ class Dataset(Description, ABC, Generic[T_co]):
 
     @cached_property
     def size(self) -> int:
-        """Items per epoch, or `INFINITE`; `NotIndexedError` where only reading
-        tells.
-        """
+        """Items per epoch, or `INFINITE`; `NotIndexedError` if unknown."""
         raise tree.length_unknown(self)
 
     @cached_property
     def sources(self) -> tuple[SourceNode[Any], ...]:
-        """The sources that are read, in the order of the description; refs count in
-        it.
-        """
+        """The sources of the dataset, in the order in which refs number them."""
         sources: list[SourceNode[Any]] = []
         for dataset in self.inputs:
             sources.extend(dataset.sources)
@@ -235,27 +231,27 @@ class Dataset(Description, ABC, Generic[T_co]):
 
 
 class IndexedDataset(Dataset[T_co]):
-    """A dataset whose item k is a pure function of k, and the base class of new nodes.
+    """A dataset with item k a pure function of k: the base class of new nodes.
 
     The items are an endless sequence, cut into epochs of `size` items: position `size`
-    is the first item of the second epoch. `dataset[10**9]` costs what `dataset[0]`
-    costs.
+    is the first item of the second epoch. `dataset[10**9]` costs as much as
+    `dataset[0]`.
 
-    A node sets its inputs and parameters in `__init__`, with `freeze`. Then it states
-    what differs from the defaults:
+    A node sets its inputs and parameters in `__init__`, with `freeze`, and overrides
+    members with other values than the defaults:
 
     | member | states | default |
     |---|---|---|
     | `size` | items in an epoch, or `INFINITE` | as the only input |
-    | `route(positions)` | which item of which input every item is made of | the same |
-    | `make(items, request)` | what is made of these items | the items themselves |
+    | `route(positions)` | the input and position of the items of an item | the same |
+    | `make(items, request)` | the items made of these items | the items themselves |
     | `traits` | properties that readers depend on, see `NodeTraits` | order only |
     | `taken(n)` | how many items of every input the first `n` items use up | None |
     | `spans(n)` | the runs of input items the first `n` items are made of | `taken` |
     | `reached(n)` | the position in every input after `n` items | `taken` |
     | `children` | the datasets that `route` leads to | `inputs` |
     | `settings()` | the parameters as JSON, for configs and states | all of them |
-    | `settled(saved, current, n)` | configs, without what concerns later items | both |
+    | `settled(saved, current, n)` | configs without settings of later items | both |
     | `open_pass(opening)` | a stream, for inputs that are streams | by `route` |
 
     `taken`, `spans` and `reached` only make counting fast, and resuming possible in
@@ -294,9 +290,7 @@ class IndexedDataset(Dataset[T_co]):
 
     @cached_property
     def size(self) -> int:
-        """Items per epoch, or `INFINITE`; asked only where `sized`. By default as the
-        input.
-        """
+        """Items per epoch, or `INFINITE`; by default that of the input."""
         return self.inputs[0].size
 
     def route(self, positions: Int64Array) -> Routes:
@@ -308,10 +302,15 @@ class IndexedDataset(Dataset[T_co]):
         return Routes(positions)
 
     def make(self, items: list[Any], request: Request) -> list[T_co | Failed]:
-        """Return the items asked for, each made of what stands for it in `items`.
+        """Return the items at the positions of a request.
 
-        That is an item of an input, or `Failed`; or where `route` gives owners, the
-        list of its members, of which none has failed. By default items pass through.
+        Args:
+            items: For each position an item of an input, or `Failed`; if `route`
+                returns owners, the list of its members, none of which has failed.
+            request: Positions, reading and locations.
+
+        Returns:
+            The items; by default `items` unchanged.
         """
         return items
 
@@ -389,12 +388,17 @@ class IndexedDataset(Dataset[T_co]):
         return Trace(self, np.asarray(positions, dtype=np.int64)).refs(attempt)
 
     def consumed(self, n: int) -> Int64Array:
-        """Return how many samples of each of `sources` the first `n` items are made of:
-        int64.
+        """Count the samples each source contributes to the first `n` items.
 
-        Nothing is read. Failed samples count, their substitutes do not. What takes no
-        prefix of its inputs costs in proportion to its epochs among the `n` items, or
-        to `n`.
+        Reads no data. Failed samples count, their substitutes do not. Nodes without a
+        closed form take time proportional to `n`, or to the epochs of their inputs.
+
+        Args:
+            n: Number of items, from the start.
+
+        Returns:
+            Samples per source, int64 of shape (num_sources,), in the order of
+            `self.sources`.
         """
         return cast("Int64Array", consumed(self, n))
 

@@ -264,9 +264,7 @@ class Description:
 
     @cached_property
     def key(self) -> int:
-        """What the random choices of this node are keyed by: seed, sources and kinds on
-        the way.
-        """
+        """The key of the random draws of this node: seed, `order_name` and sources."""
         return derive(self.order_name, *[source.key for source in self.inputs])
 
     def failure_tolerance(self, of: str = "") -> int | None:

@@ -44,7 +44,7 @@ _MOST_REASONS = 1000
 """Reasons for skipping that are counted separately."""
 
 _LOOKED_UP_TOGETHER = 256
-"""Skipped items whose sources are looked up together."""
+"""Batch size for looking up the sources of skipped items."""
 
 MOST_REMEMBERED = 2**15
 """Failed samples that a process remembers, some 750 bytes each; others are read
@@ -56,34 +56,33 @@ again."""
 
 @dataclass(frozen=True)
 class FailurePolicy:
-    """Decides what a loader does about samples and functions that fail.
+    """The reaction of a loader to samples and functions that fail.
 
-    A sample that fails is left out and counted, and another sample takes its place; in
-    an evaluation its row becomes padding. A sample counts once, however often it fails.
-    A `SkipSample` is never a failure, and a `FatalSampleError` always ends the loop.
+    A failed sample is left out and counted, and another sample takes its place; in an
+    evaluation its row becomes padding. A sample counts once, however often it fails. A
+    `SkipSample` is never a failure, and a `FatalSampleError` always ends the loop.
 
     Args:
-        on_error: What an exception of one of your functions does. "raise" ends the loop
-            with an `EncoderError`. "skip" counts the sample as failed. A function is
-            called with the `EncoderError`: it raises, or returns to have the sample
+        on_error: The effect of an exception in one of your functions. "raise" ends the
+            loop with an `EncoderError`. "skip" counts the sample as failed. A function
+            is called with the `EncoderError`: it raises, or returns to have the sample
             counted as failed.
-        budget: How many different samples of this rank may fail before the loop ends
-            with a `FailureBudgetError`. None for any number.
-        tolerance: After how many failures in a row of one function the loop ends with a
-            `FatalSampleError`. None for any number. `@stateless(failure_tolerance=...)`
-            sets it for one function.
+        budget: Number of different samples of this rank that may fail before the loop
+            ends with a `FailureBudgetError`. None for any number.
+        tolerance: Number of failures in a row of one function before the loop ends with
+            a `FatalSampleError`. None for any number.
+            `@stateless(failure_tolerance=...)` sets it for one function.
         retry: Whether a damaged sample is read again each time it comes. By default a
             process reads it once and then takes its substitute; the items are the same.
             Samples for which a function of yours raises are always tried again.
-        check_functions: What happens if one of your functions keeps state between
-            calls. The first calls of each function are made twice to find that out.
-            "error" raises `NotRepeatableError`, "warn" logs it once, "off" makes no
-            second calls.
+        check_functions: The effect of functions that keep state between calls. The
+            first calls of each function are made twice to detect them. "error" raises
+            `NotRepeatableError`, "warn" logs it once, "off" makes no second calls.
         quarantine: A file to which stored samples that fail are appended, a line of
             JSON for each: `dataset`, `shard`, `index`, `key` and `reason`. Each rank
-            has its own: `{rank}` in the path stands for its number, which is otherwise
-            set before the suffix if there are several ranks.
-        skip_listed: One or several such files, whose samples are left out without being
+            has its own file: `{rank}` in the path stands for its number, which is
+            otherwise set before the suffix if there are several ranks.
+        skip_listed: One or several such files. Their samples are left out without being
             read. The same substitutes take their places as when they failed, so states
             stay valid. It may be the path of `quarantine`, which need not exist yet.
 
@@ -153,7 +152,7 @@ class FailurePolicy:
         """Raise, or return to have a sample counted as failed.
 
         Args:
-            error: What became of the exception of a user's function.
+            error: The wrapped exception of a user's function.
 
         Raises:
             EncoderError: If the exception ends the loop: by this policy, or since no
@@ -231,7 +230,7 @@ class Failed:
 
     @property
     def kind(self) -> str:
-        """What is common to those that fail alike."""
+        """The type and text of the reason, without variable words, for grouping."""
         first = str(self.reason).split("\n", 1)[0].removeprefix(self.where)
         return f"{type(self.reason).__name__}: {_VARIABLE_WORDS.sub('*', first)}"
 

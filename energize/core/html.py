@@ -138,7 +138,7 @@ def _drawable(values: Any) -> Any:
 
 
 def _array(value: Any) -> np.ndarray[Any, Any] | None:
-    """Return a tensor or an array as an array, of which numbers can be told."""
+    """Return a tensor or an array of numbers as an array, or None."""
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(value, torch.Tensor):
         value = (
@@ -388,9 +388,7 @@ def _token_names(ids: list[int], words: Any) -> list[str] | None:
 
 
 def fields_shown(item: Any) -> dict[str, Any]:
-    """Return the fields of an item that say something to people; of what has none,
-    itself.
-    """
+    """Return the fields of an item to display; without fields, the item itself."""
     fields = fields_of(item) if is_record(item) else {type(item).__name__: item}
     return {
         str(name): value

@@ -49,9 +49,7 @@ TOLERANCES = tuple(
     f"{of}failure_tolerance"
     for of in ("", "pre_packer_", "final_packer_", "sample_encoder_")
 )
-"""Arguments of datasets that say after how many failures in a row one of its functions
-ends a run.
-"""
+"""Arguments of datasets for the number of failures in a row that ends a run."""
 
 _logged: set[tuple[str, str]] = set()
 
@@ -70,12 +68,14 @@ _outbox = _Outbox()
 
 
 def accepted(owner: str, **values: object) -> None:
-    """Say once for each (`owner`, argument) of `values`, at INFO on the logger
-    `energize`, that an argument of Megatron-Energon has no use here.
+    """Log once that arguments of Megatron-Energon have no effect, at INFO.
 
-    `None` and `False` stand for an argument that was not given, of which nothing is
-    said. Raises `TypeError`, as Python does, for an argument that Megatron-Energon does
-    not have either; so what is left of `**kwargs` can be given as it is.
+    Args:
+        owner: The name of the class or function.
+        **values: The arguments. None and False count as missing.
+
+    Raises:
+        TypeError: For an argument that Megatron-Energon does not have either.
 
     >>> accepted("get_savable_loader", checkpoint_every_sec=60, n_checkpoints=None)
     >>> accepted("get_savable_loader", chekpoint_every_sec=60)
@@ -98,8 +98,13 @@ def was_logged(owner: str, name: str) -> bool:
 
 
 def log_once(owner: str, name: str, text: str, level: int = logging.INFO) -> None:
-    """Log what there is to say of an argument of `owner`, or of what it has by a name,
-    once.
+    """Log a message on the logger `energize`, once for each owner and name.
+
+    Args:
+        owner: The class or function, or the path, that the message is about.
+        name: The name of an argument, or another key.
+        text: The message.
+        level: The level of the message.
     """
     if (owner, name) in _logged:
         return

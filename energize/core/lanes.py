@@ -1,6 +1,4 @@
-"""Who delivers what: lanes, ranks and workers. None of it changes what there is to
-deliver.
-"""
+"""Lanes, ranks and workers: the partition of a run, independent of its content."""
 
 from __future__ import annotations
 
@@ -20,14 +18,12 @@ from energize.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """Every `count`-th item of each epoch of a dataset: the items index, index + count,
-    ...
+    """Every `count`-th item of each epoch of a dataset: index, index + count, ...
 
-    What an indexed dataset delivers does not depend on the number of lanes. A stream,
-    such as a filter, whose items can only be found one after another, is divided where
-    it reads: each lane has its own part of the input. So which items a stream yields,
-    and in which order, depends on the number of lanes, which loaders take from what is
-    read; on nothing of who reads them.
+    The items of an indexed dataset do not depend on the number of lanes. A stream, such
+    as a filter, is divided where it reads: each lane has a part of the input. So the
+    items of a stream and their order depend on the number of lanes, which loaders
+    derive from the dataset, not from ranks or workers.
     """
 
     index: int = 0
@@ -51,19 +47,24 @@ _LAUNCHERS = {
     "MPI": ("PMI_RANK", "PMI_SIZE"),
     "SLURM": ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
 }
-"""The variables that launchers set for each process. A launcher may start another one
-on each node, which then numbers the processes, so the first that is found counts. SLURM
-sets the second variable for `srun` only: in a batch script itself there is one process,
-whatever its job has asked for."""
+"""Variables that launchers set for each process: rank and world size.
+
+A launcher may start another one on each node, which then numbers the processes, so the
+first match counts. SLURM sets the second variable for `srun` only: a batch script
+itself is one process, whatever its job has requested.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Ranks:
-    """Rank `rank` of `world_size`; `group()` is the process group in which they can
-    talk, if any.
+    """The rank of a process, the number of ranks, and their process group.
 
-    Who keeps a group beyond `destroy_process_group` has its threads end with the
-    interpreter, which may abort the process; so it is asked for when it is needed.
+    Attributes:
+        rank: The rank, from 0.
+        world_size: The number of ranks.
+        group: Returns the process group; None without one. It is looked up on demand,
+            since holding a group past `destroy_process_group` can abort the interpreter
+            at exit.
     """
 
     rank: int = 0
@@ -125,9 +126,7 @@ def _check_torchrun(ranks: Ranks, by_torchrun: Ranks | None) -> None:
 
 
 def is_first_rank() -> bool:
-    """Whether this process is the first rank, which alone says what all of them
-    know.
-    """
+    """Return whether this process is rank 0, which logs for all ranks."""
     try:
         return not current_ranks().rank
     except ConfigError:  # told when a loop begins, unless its ranks are given
@@ -154,9 +153,7 @@ def _world() -> Any:
 
 
 def _initialised() -> Any:
-    """torch.distributed when it is initialised; nobody has initialised it without
-    importing it.
-    """
+    """Return torch.distributed if it is imported and initialised, else None."""
     distributed = sys.modules.get("torch.distributed")
     if (
         distributed is None
@@ -228,26 +225,32 @@ def _rank_on_node(environment: Mapping[str, str]) -> str | None:
 
 @dataclass(frozen=True, init=False, repr=False)
 class WorkerConfig:
-    """Which part of a run this process delivers, and with how many worker processes.
+    """The part of a run that this process delivers, and its number of workers.
 
     Rank r of `world_size` delivers the micro batches r, r + world_size, ... of one
     global stream. The stream is the same for every `world_size` and `num_workers`; only
-    `seed_offset` names another one. `num_workers=0` reads in the training process
-    itself.
+    `seed_offset` selects another one. Ranks that differ only in other dimensions (such
+    as tensor parallel) get the same data.
 
-    Without `rank` and `world_size` they are those of `data_parallel_group` (a process
-    group, or a device mesh of the data-parallel dimensions), else of torch.distributed,
-    torchrun, MPI or SLURM, taken whenever they are asked for: a loader asks when its
-    first item is asked for, so it may be made before the process group is. Ranks of one
-    data-parallel group's other dimensions (tensor parallel, say) get the same data.
+    Args:
+        rank: The rank; None: that of `data_parallel_group`, else of torch.distributed,
+            torchrun, MPI or SLURM, looked up when a loader begins. So a loader may be
+            created before the process group.
+        world_size: The number of ranks; None as for `rank`.
+        num_workers: Number of worker processes; 0 reads in the training process.
+        data_parallel_group: A process group, or a device mesh of the data-parallel
+            dimensions.
+        seed_offset: Selects another stream.
+        worker_debug_path: Has no effect.
+        worker_log_level: Has no effect.
 
-    `worker_debug_path` and `worker_log_level` have no effect.
+    Raises:
+        ConfigError: If a number is out of range; later, if `rank` is not that of
+            `data_parallel_group`.
 
-    Raises `ConfigError` for a number out of range, and when the rank given is not that
-    of the group given.
-
-    >>> WorkerConfig(rank=0, world_size=2, num_workers=4)
-    WorkerConfig(rank=0, world_size=2, num_workers=4, seed_offset=0)
+    Example:
+        >>> WorkerConfig(rank=0, world_size=2, num_workers=4)
+        WorkerConfig(rank=0, world_size=2, num_workers=4, seed_offset=0)
     """
 
     num_workers: int
@@ -293,19 +296,19 @@ class WorkerConfig:
 
     @property
     def rank(self) -> int:
-        """The rank that was given, or the one of this process now."""
+        """The configured rank, or the current one of this process."""
         return self.ranks().rank
 
     @property
     def world_size(self) -> int:
-        """The world size that was given, or the one of this process now."""
+        """The configured world size, or the current one of this process."""
         return self.ranks().world_size
 
     def ranks(self) -> Ranks:
-        """Rank, world size, and the process group in which these ranks can talk, if
-        there is one.
+        """Return rank, world size and process group.
 
-        Raises `ConfigError` when sources disagree.
+        Raises:
+            ConfigError: If the configured rank and `data_parallel_group` disagree.
         """
         try:
             current = current_ranks(self.data_parallel_group)
@@ -326,7 +329,7 @@ class WorkerConfig:
         return self._chosen
 
     def with_workers(self, num_workers: int) -> Self:
-        """Return the same with so many worker processes."""
+        """Return a copy with another number of workers."""
         other = object.__new__(type(self))
         vars(other).update(
             vars(self), num_workers=checked_whole(num_workers, "num_workers", 0)
@@ -337,8 +340,11 @@ class WorkerConfig:
     def default_worker_config(
         cls, num_workers: int = 4, data_parallel_group: Any = None
     ) -> WorkerConfig:
-        """Ranks as torch.distributed, the launcher, or the group say; `num_workers` for
-        each.
+        """Create a config for the current ranks.
+
+        Args:
+            num_workers: Number of worker processes of each rank.
+            data_parallel_group: As in `WorkerConfig`.
         """
         return cls(num_workers=num_workers, data_parallel_group=data_parallel_group)
 

@@ -1,8 +1,7 @@
-"""How much is read of files that nobody has looked at.
+"""Limits on data that is parsed from untrusted files.
 
-More than a limit allows is an error that names the limit, told before memory is taken
-for it. A program sets a limit before it makes datasets, and at the top of its script
-where workers are spawned:
+Exceeding a limit raises an error that names the limit, before memory is allocated. Set
+limits before datasets are created; with spawned workers, at the top of the script:
 
 >>> from energize.core import limits
 >>> limits.DECODED_BYTES *= 4

@@ -1,10 +1,8 @@
-"""How much samples count in the loss: where items have their weights, and how weights
-travel.
+"""Weights of samples in the loss: their fields, and how functions preserve them.
 
-A sample has up to two weights, which multiply: `__sample_weight__`, the product of what
-its sources say, and `sample_weight`, what its encoder says. A batch, and a pack, has
-the weights of what it is made of in `sample_weights`. Nobody has to say anything; what
-says nothing counts 1.
+A sample has up to two weights, which multiply: `__sample_weight__`, the product of the
+weights of its sources, and `sample_weight`, set by its encoder. A batch or a pack has
+the weights of its samples in `sample_weights`. A missing weight counts as 1.
 """
 
 from __future__ import annotations
@@ -25,16 +23,16 @@ from energize.errors import ReturnError, WeightError
 T = TypeVar("T")
 
 WEIGHT = "__sample_weight__"
-"""Where a sample has the product of what its sources say."""
+"""The field of a sample with the product of the weights of its sources."""
 
 OWN = "sample_weight"
-"""Where a sample has what its encoder says."""
+"""The field of a sample with the weight that its encoder sets."""
 
 WEIGHTS = "sample_weights"
-"""Where a batch has the weights of its samples, and a pack those of its pieces."""
+"""The field of a batch or pack with the weights of its samples."""
 
 _KEYED = (dict, UserDict)
-"""Types of items whose values have keys; others have attributes."""
+"""Types of items with keys; other types have attributes."""
 
 _MAKES = "which energize.batch_weights makes of a list of samples"
 
@@ -42,9 +40,7 @@ _DECLARED = {WEIGHT: "float | None", WEIGHTS: "torch.Tensor | None"}
 
 
 def may_have_weights(item: Any) -> bool:
-    """Return whether an item may say how much it counts, or those of a list how much
-    they do.
-    """
+    """Return whether an item, or one of a list of items, may have a weight."""
     if type(item) is dict:
         return WEIGHT in item or OWN in item or WEIGHTS in item
     return (
@@ -200,10 +196,13 @@ def checked_factor(value: Any, label: str) -> float:
 
 
 def encoder_weight(sample: Any) -> float | None:
-    """Return what the encoder of one sample says; None for nothing, and for a column of
-    a batch.
+    """Return the weight that an encoder set for a sample.
 
-    Raises `WeightError` naming the sample for what is no finite number, 0 or more.
+    Returns:
+        The weight; None if it is missing, or a column of a batch.
+
+    Raises:
+        WeightError: If it is negative or not finite; the message has the key.
     """
     weight = field_of(sample, OWN)
     if weight is None or _is_column(weight):
@@ -217,11 +216,14 @@ def _is_column(weight: Any) -> bool:
 
 
 def weight_of(sample: Any) -> float | None:
-    """Return how much one sample counts; None where nobody says. Raises what
-    `encoder_weight` raises.
+    """Return the weight of one sample; None if it has none.
 
-    >>> weight_of({"__sample_weight__": 0.5, "sample_weight": 3})
-    1.5
+    Raises:
+        WeightError: If a weight is invalid.
+
+    Example:
+        >>> weight_of({"__sample_weight__": 0.5, "sample_weight": 3})
+        1.5
     """
     source = field_of(sample, WEIGHT)
     factor = encoder_weight(sample)
@@ -231,22 +233,25 @@ def weight_of(sample: Any) -> float | None:
 
 
 def is_weighed(item: Any) -> bool:
-    """Return whether somebody says how much a sample, or each one of a batch,
-    counts.
-    """
+    """Return whether a sample, or the samples of a batch, have weights."""
     return field_of(item, WEIGHTS) is not None or weight_of(item) is not None
 
 
 def weighed(item: T, factor: float, *, batched: bool = False) -> T:
-    """Return a shallow copy that counts `factor` times as much: of a batch or a pack
-    each sample, of a list each item. `batched` says that it is a batch, though it may
-    list no keys.
+    """Return a shallow copy with its weights multiplied by a factor.
 
-    Raises `WeightError` for a type without a place for weights, and for a batch that
-    does not tell how many samples it has.
+    Args:
+        item: A sample; a batch or a pack, for all its samples; or a list of items.
+        factor: The factor.
+        batched: The item is a batch, even if it lists no keys.
 
-    >>> weighed({"__key__": "a", "sample_weight": 2.0}, 0.25)
-    {'__key__': 'a', 'sample_weight': 2.0, '__sample_weight__': 0.25}
+    Raises:
+        WeightError: If the type has no field for weights, or the number of samples of a
+            batch is unknown.
+
+    Example:
+        >>> weighed({"__key__": "a", "sample_weight": 2.0}, 0.25)
+        {'__key__': 'a', 'sample_weight': 2.0, '__sample_weight__': 0.25}
     """
     if isinstance(item, list):
         return cast("T", [weighed(entry, factor) for entry in item])
@@ -269,11 +274,11 @@ def weighed(item: T, factor: float, *, batched: bool = False) -> T:
 
 
 def zeroed(item: T) -> T:
-    """Return a shallow copy whose samples count nothing; the item where it has no place
-    for that.
+    """Return a shallow copy with weight 0; the item itself if it has no field for it.
 
-    >>> zeroed({"__key__": ["a", "b"]})
-    {'__key__': ['a', 'b'], 'sample_weights': tensor([0., 0.])}
+    Example:
+        >>> zeroed({"__key__": ["a", "b"]})
+        {'__key__': ['a', 'b'], 'sample_weights': tensor([0., 0.])}
     """
     untold = (
         isinstance(item, dict)
@@ -292,27 +297,32 @@ def zeroed(item: T) -> T:
 
 
 def batch_weights(samples: Sequence[Any]) -> torch.Tensor | None:
-    """Return what `sample_weights` of a batch of these is: float32 of shape (samples,).
+    """Return the `sample_weights` for a batch of samples.
 
-    None where none of them has a weight; else those without count 1. Of packs it has
-    the shape (packs, pieces), those with fewer pieces filled up with 0; of batches that
-    list their keys, all their weights one after the other. A function that makes a
-    batch need not ask: its batch gets them, unless it leaves samples out, sorts them,
-    or makes several batches, and lists no keys.
+    Batches get them automatically, unless the batching function leaves samples out,
+    sorts them, or makes several batches, and lists no keys.
 
-    Raises `WeightError` naming the sample for a weight that is negative, not finite or
-    no number.
+    Args:
+        samples: Samples, packs, or batches.
 
-    >>> batch_weights([{"sample_weight": 0.5}, {"__key__": "b"}])
-    tensor([0.5000, 1.0000])
+    Returns:
+        float32 of shape (samples,), with 1 for samples without a weight; None if all
+        lack one. For packs of shape (packs, pieces), padded with 0. For batches that
+        list their keys, their weights concatenated.
+
+    Raises:
+        WeightError: If a weight is negative, not finite or not a number; the message
+            has the key of the sample.
+
+    Example:
+        >>> batch_weights([{"sample_weight": 0.5}, {"__key__": "b"}])
+        tensor([0.5000, 1.0000])
     """
     return _weights(samples, packs=True)
 
 
 def joined_weights(batches: Sequence[Any]) -> torch.Tensor | None:
-    """Return the weights of batches one after the other, also of those that list no
-    keys; of samples, those that `batch_weights` returns.
-    """
+    """Return the concatenated weights of batches, even if they list no keys."""
     return _weights(batches, packs=False)
 
 
@@ -391,9 +401,7 @@ for them.
 
 
 class LostWeightError(ReturnError):
-    """What a function returned has no place for weights, or does not say which are
-    whose.
-    """
+    """The result of a function has no field for weights, or no keys to match them."""
 
 
 def carried(
@@ -405,10 +413,10 @@ def carried(
     by their order.
 
     Args:
-        source: The item, or the list of samples, that the function was called with.
+        source: The item, or the list of samples, that was passed to the function.
         result: The result of the function.
         several: `result` is one of several results.
-        together: A list `source` has batches, whose weights are concatenated.
+        together: The weights of the batches in a list `source` are concatenated.
     """
     if not (
         _has_encoder_weight(result) or _any_has_weights(source)
@@ -462,10 +470,10 @@ joined: Keep = partial(carried, together=True)
 
 
 class Passed:
-    """What a function of a whole stream has taken since it gave something.
+    """Counts the samples that a function of a whole stream has read.
 
-    Only the function knows which samples it made something of. So what comes of samples
-    all of which have weights has to have some itself.
+    Only the function knows which samples a result is made of. So if all samples have
+    weights, the result must set its weight itself.
     """
 
     __slots__ = ("_taken", "_weighed")
@@ -560,9 +568,7 @@ def _without_weight(batch: T) -> T:
 
 
 def _itself(result: T) -> T:
-    """Return one of several things, which says itself what it weighs; a
-    `LostWeightError` else.
-    """
+    """Return a result that sets its weights; otherwise raise `LostWeightError`."""
     if not is_weighed(result):
         raise LostWeightError(
             "gives several things of samples that have weights, and has to say which "

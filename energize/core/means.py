@@ -26,31 +26,34 @@ def weighted_mean(
     total: torch.Tensor | float | None = None,
     group: Any = None,
 ) -> torch.Tensor:
-    """Return the mean of `loss`, weighted, over the global batch: a scalar to call
-    `backward()` on.
+    """Return the weighted mean of `loss` over the global batch.
 
-    `loss` and `weights` have one shape, such as (batch,) with a loss for each sample,
-    or (tokens,) with one for each token; without weights each entry counts 1. The
-    result is sum(weights * loss) of this rank, divided by the weights of the whole
-    global batch, times the number of ranks. So when DistributedDataParallel or FSDP
-    have averaged gradients over the ranks, the gradient is that of sum(w * l) / sum(w)
-    over all samples of the global batch, on any number of ranks with any numbers of
-    samples; and that is also the mean of the results of the ranks.
+    The result is sum(weights * loss) of this rank, divided by the weights of the whole
+    global batch, times the number of ranks. After DistributedDataParallel or FSDP have
+    averaged gradients, the gradient is that of sum(w * l) / sum(w) over all samples of
+    the global batch, for any numbers of ranks and samples. The mean of the results of
+    the ranks is that value as well.
 
-    `total` are the weights of the global batch: over all ranks and, where gradients are
-    accumulated, over all its micro batches, from `total_weight`. Without it, this batch
-    is all of it on this rank, and the ranks tell each other what theirs are: a
-    collective of one number, for which all call this. `group` is the process group of
-    those that average their gradients, by default all; without torch.distributed there
-    is one rank.
+    Args:
+        loss: Losses of any shape, such as (batch,) or (tokens,).
+        weights: Weights of the same shape; None for 1. An entry with weight 0 adds 0,
+            even if its loss is not finite. If all weights are 0, result and gradient
+            are 0.
+        total: The weights of the global batch, over all ranks and accumulated micro
+            batches, from `total_weight`. None: this batch is all of it on this rank,
+            and all ranks must call this function, for a collective of one number.
+        group: The process group that averages gradients; None for all ranks. Without
+            torch.distributed there is one rank.
 
-    Where all weights are 0 the result is 0, and so is its gradient. An entry that
-    counts 0 adds 0, also if its loss is not finite.
+    Returns:
+        A scalar to call `backward()` on.
 
-    Raises `ConfigError` for tensors of different shapes.
+    Raises:
+        ConfigError: If shapes differ.
 
-    >>> weighted_mean(torch.tensor([1.0, 2.0]), torch.tensor([3.0, 1.0]))
-    tensor(1.2500)
+    Example:
+        >>> weighted_mean(torch.tensor([1.0, 2.0]), torch.tensor([3.0, 1.0]))
+        tensor(1.2500)
     """
     if not isinstance(loss, torch.Tensor) or not isinstance(
         weights, torch.Tensor | None
@@ -80,21 +83,29 @@ def weighted_mean(
 def total_weight(
     weights: Weights | Iterable[Weights], *, group: Any = None
 ) -> torch.Tensor:
-    """Return the sum of all weights, over all ranks: a float64 scalar, for
-    `weighted_mean(total=...)`.
+    """Return the sum of all weights over all ranks, for `weighted_mean(total=...)`.
 
-    `weights` is a tensor of weights or a batch, or several of them: the micro batches
-    that gradients are accumulated over. A batch without `sample_weights` counts its
-    samples, padding nothing. All ranks of `group` (by default all that there are) call
-    this at the same point; the collective is of one number.
+    All ranks must call it at the same point, for a collective of one number.
 
-    Raises `ConfigError` where there are none, `WeightError` for what is neither, and
-    for a batch without weights that does not tell how many samples it has.
+    Args:
+        weights: A tensor of weights or a batch; or several of them, the micro batches
+            that gradients are accumulated over. A batch without `sample_weights` counts
+            its samples, without padding.
+        group: The process group; None for all ranks.
 
-    >>> total_weight(
-    ...     [torch.tensor([0.5, 1.0]), {"sample_weights": torch.tensor([2.0])}]
-    ... )
-    tensor(3.5000, dtype=torch.float64)
+    Returns:
+        A float64 scalar.
+
+    Raises:
+        ConfigError: If there are no weights.
+        WeightError: If a value is neither tensor nor batch, or the number of samples of
+            a batch is unknown.
+
+    Example:
+        >>> total_weight(
+        ...     [torch.tensor([0.5, 1.0]), {"sample_weights": torch.tensor([2.0])}]
+        ... )
+        tensor(3.5000, dtype=torch.float64)
     """
     several = isinstance(weights, list | tuple) and not hasattr(weights, "_fields")
     sums = [_summed(part) for part in (weights if several else [weights])]
@@ -116,18 +127,20 @@ def total_weight(
 
 
 def effective_sample_size(weights: npt.ArrayLike | torch.Tensor) -> float:
-    """Return how many samples of equal weight tell as much as these: (sum of w)² / sum
-    of w².
+    """Return the number of equally weighted samples of equal statistical effect.
 
-    From Kish, Survey Sampling (1965). It is as many as there are where all weights are
-    equal, less the more they differ, and 0 where all are 0. Divided by the number of
-    samples it says what part of them a weighting leaves.
+    It is (sum of w)² / sum of w² (Kish, Survey Sampling, 1965): the number of samples
+    if all weights are equal, and 0 if all are 0.
 
-    >>> (
-    ...     effective_sample_size([1.0, 1.0, 1.0, 1.0]),
-    ...     effective_sample_size([2.0, 1.0, 0.0, 0.0]),
-    ... )
-    (4.0, 1.8)
+    Args:
+        weights: Weights of any shape.
+
+    Example:
+        >>> (
+        ...     effective_sample_size([1.0, 1.0, 1.0, 1.0]),
+        ...     effective_sample_size([2.0, 1.0, 0.0, 0.0]),
+        ... )
+        (4.0, 1.8)
     """
     on_host = weights.detach().cpu() if isinstance(weights, torch.Tensor) else weights
     values = np.asarray(on_host, dtype=np.float64)

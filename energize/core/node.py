@@ -16,7 +16,7 @@ from energize.core.arrays import BoolArray, Int64Array
 from energize.core.columns import Column
 
 INFINITE = 2**63 - 1
-"""The `size` of a dataset whose first epoch never ends."""
+"""The `size` of a dataset with an endless first epoch."""
 
 LAST_START = 2**62
 """Below it positions of one epoch and what is computed from them fit in int64."""
@@ -70,13 +70,13 @@ class Origin(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Refs:
-    """Which samples of which sources items are made of: a row per sample, ordered by
-    item.
+    """The samples that items are made of: a row per sample, ordered by item.
 
-    All four columns are int64 of one length. `item`: which of the asked positions, 0
-    for the first asked. `source`: the number of its source in `dataset.sources`.
-    `index`: the number of the sample in that source. `epoch`: how many times the source
-    had been passed through before.
+    Attributes:
+        item: The index of the requested position, from 0.
+        source: The number of the source in `dataset.sources`.
+        index: The number of the sample in that source.
+        epoch: Number of earlier passes over the source.
     """
 
     item: Int64Array

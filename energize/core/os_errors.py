@@ -119,10 +119,12 @@ def of_machine(error: BaseException | None) -> bool:
 def os_error_message(
     error: OSError, path: AnyPath | None = None, fault: str = "cannot be read"
 ) -> str:
-    """Return what to say of a file that the system refuses: the path, its words and
-    what to do.
+    """Return the text of an error of the system: path, fault and remedy.
 
-    `path` is what was asked for, where the error does not know.
+    Args:
+        error: The error.
+        path: The path, used if the error has none.
+        fault: The failed operation, such as "cannot be read".
 
     >>> os_error_message(OSError(errno.EMFILE, "Too many open files"), "a.tar")
     'a.tar: cannot be read (Too many open files); let it open more with `ulimit -n`, \

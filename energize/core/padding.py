@@ -36,17 +36,20 @@ HIDDEN_WEIGHTS = "__hidden_weights__"
 
 
 def is_padding(item: Any) -> bool:
-    """Return whether an item is padding as a whole, to be left out of losses and
-    metrics.
+    """Return whether an item is padding, to be left out of losses and metrics.
 
-    That is a copy that fills the last step of an epoch, or an item of a validation all
-    of whose samples failed. Where only some failed, see `padding_rows`. A dict has the
-    mark under the key `__padding__`; tensors, samples, batches and other objects have
-    an attribute of that name. Lists, tuples, numbers, texts, and dataclasses with slots
-    that declare no field `__padding__` have no place for it: use `Loader.padding`.
+    Padding is a copy that fills the last step of an epoch, or an item of a validation
+    all samples of which failed. If only some failed, see `padding_rows`.
 
-    >>> is_padding({"loss": 1.0}), is_padding({"loss": 1.0, "__padding__": True})
-    (False, True)
+    Args:
+        item: A delivered item. A dict has the mark under the key `__padding__`;
+            tensors, samples, batches and other objects have an attribute of that name.
+            Lists, tuples, numbers, texts, and dataclasses with slots but no field
+            `__padding__` cannot be marked: use `Loader.padding`.
+
+    Example:
+        >>> is_padding({"loss": 1.0}), is_padding({"loss": 1.0, "__padding__": True})
+        (False, True)
     """
     return _mark_of(item) is True
 
@@ -119,9 +122,10 @@ def marked(item: T) -> T:
 
 
 def with_padding(item: T, rows: Sequence[int], count: int) -> T:
-    """Return a shallow copy of an item some of whose `count` rows are marked as
-    padding, if its type has a place for the mark. These rows have the weight 0, if it
-    has or may have weights.
+    """Return a shallow copy with some of `count` rows marked as padding.
+
+    The rows get the weight 0 if the item has or may have weights. An item of a type
+    that cannot be marked is returned unchanged.
     """
     if len(rows) == count:
         return marked(item)
@@ -194,16 +198,16 @@ def _matched_rows(
 
 @dataclass(frozen=True, slots=True)
 class Padded:
-    """An item in which padding takes the place of samples that failed or were skipped.
+    """An item with padding in place of samples that failed or were skipped.
 
-    It travels up a tree in place of the item where failed samples have no substitutes
+    It travels up a tree in place of the item if failed samples have no substitutes
     (`ReadContext.substitute`). No function of a user sees it.
 
     Attributes:
-        item: What was made with a substitute in the slot of each such sample.
+        item: The item, made with substitutes for these samples.
         slots: The numbers of these samples among those that the item is made of.
         rows: The numbers of the rows of the item that are made of them.
-        count: How many samples the item is made of.
+        count: Number of samples that the item is made of.
     """
 
     item: Any
@@ -245,7 +249,7 @@ def has_padding(members: Iterable[Any]) -> bool:
 
 
 class Marks(NamedTuple):
-    """What a loader says of an item that it delivers.
+    """The padding of an item that a loader delivers.
 
     Attributes:
         is_padding: Whether the item is padding as a whole.

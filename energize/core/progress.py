@@ -1,4 +1,4 @@
-"""Saying how far long work has come, where nobody else does."""
+"""Progress of long work, on terminals and in logs."""
 
 from __future__ import annotations
 
@@ -12,23 +12,26 @@ from typing import TypeVar
 T = TypeVar("T")
 
 Progress = Callable[[int, int], None]
-"""Called with how many are done, and how many there are; 0 where that is not known."""
+"""Called with the numbers of finished and of all parts; 0 if unknown."""
 
 _SHORT = 3.0
-"""Seconds of work of which nothing is said."""
+"""Seconds of work before progress is shown on a terminal."""
 _ON_TERMINAL = 0.5
 _IN_LOG = 30.0
-"""Seconds from one time that it is said to the next."""
+"""Seconds between two lines of progress, on a terminal and in a log."""
 
 _log = logging.getLogger("energize")
 
 
 def progress(label: str) -> Progress:
-    """Return what says how far work has come that takes more than 3 s: on a terminal in
-    a line that is written over, else in the log every 30 s.
+    """Return a function that shows the progress of work.
 
-    >>> tell = progress("Counting")
-    >>> tell(1, 2)
+    On a terminal, a line is overwritten, after the first 3 s. Otherwise a line is
+    logged every 30 s.
+
+    Example:
+        >>> report = progress("Counting")
+        >>> report(1, 2)
     """
     begun = time.monotonic()
     shown = sys.stderr is not None and sys.stderr.isatty()

@@ -31,7 +31,7 @@ LINE_START = '{"dataset": '
 _log = logging.getLogger("energize")
 
 RANK = "{rank}"
-"""What stands for the rank in the path of a list."""
+"""Placeholder for the rank in the path of a list."""
 
 
 class _Line(Model):
@@ -201,9 +201,7 @@ def _function_entry(location: SamplePlace) -> tuple[str, str, str | None, int]:
 
 
 def place_of(argument: Any, function: str) -> SamplePlace | None:
-    """Return the place of the one stored sample that a function was called with, if it
-    says so.
-    """
+    """Return the stored sample that a function was called with, or None."""
     if isinstance(argument, dict):
         stored = argument.get("__sources__")
         key = argument.get("__key__")

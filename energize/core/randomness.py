@@ -164,14 +164,13 @@ generators = GlobalGenerators()
 
 @dataclass(slots=True)
 class FunctionRecord:
-    """What the calls of one function have shown so far.
+    """Observations about the calls of one function.
 
     Attributes:
         draws: Whether it drew from a global generator. All its calls are then seeded.
         points: Points for calls that were made twice with equal results, up to
-            `PROVEN`. One call is enough, but for a result of True, False or None, which
-            may be equal by chance: 1.
-
+            `PROVEN`. A call has 1 point if its result is True, False or None, which may
+            be equal by chance, and `PROVEN` otherwise.
     """
 
     draws: bool = False
@@ -215,13 +214,12 @@ def _forget(key: tuple[int, int], reference: weakref.ref[Any]) -> None:
 
 
 class ReadWindow:
-    """One read, repeated until no draw in it was unseeded.
+    """One read, repeated until every draw in it was seeded.
 
     Attributes:
-        effects: What is to be done once, when the read is settled: see `defer`.
+        effects: Effects to run once, when the read is settled: see `defer`.
         observing: Whether every call is seeded and checked for draws.
-        restarting: Whether a stream is read up to where the window began.
-
+        restarting: Whether a stream is read up to the start of the window.
     """
 
     def __init__(self, *, nested: bool) -> None:
@@ -278,7 +276,7 @@ class ReadWindow:
             self._drawn_unseeded = generators.moved() or self._drawn_unseeded
 
     def begin_unseeded(self) -> None:
-        """Get ready for calls whose draws are only noticed at the end of the window."""
+        """Prepare for calls with draws that are detected at the end of the window."""
         if not generators.synchronized:
             generators.synchronize()
         self._unseeded_calls = True
@@ -339,16 +337,15 @@ def defer(effect: Callable[[], object]) -> None:
 def read_in_window(
     read: Callable[[], T], restart: Callable[[], object] | None = None
 ) -> T:
-    """Return what `read()` returns when every draw in it was seeded.
+    """Return the result of `read()` with every draw in it seeded.
 
     Args:
-        read: Reads something. It may be called several times, and has no effects but
-            those that are given to `defer`.
-        restart: Takes back what a call of `read` did, before it is called again.
+        read: Reads something. It may be called several times, so effects must be
+            deferred with `defer`.
+        restart: Reverts a call of `read` before the next one.
 
     Raises:
-        Exception: What the last call of `read` raises.
-
+        Exception: If the last call of `read` raises.
     """
     window = ReadWindow(nested=_window.get() is not None)
     token = _window.set(window)
@@ -381,14 +378,14 @@ def read_in_window(
 
 
 class DrawingIterator(Generic[T]):
-    """An iterator of a user, whose draws go on from item to item, whatever draws in
-    between.
+    """An iterator of a user with random draws that continue from item to item.
+
+    Draws of other functions in between have no effect on it.
 
     Args:
         record: Record of the function that makes the iterator.
-        iterator: The iterator; nothing was read from it yet.
+        iterator: The iterator, before its first item.
         word: Returns the seed of its draws.
-
     """
 
     def __init__(

@@ -52,11 +52,15 @@ def fields_of(record: Any) -> dict[str, Any]:
 
 
 def rebuilt(like: T, values: Mapping[str, Any], *, marks: bool = False) -> T:
-    """Return a record of the type of `like`, with `values` for all its fields; with
-    `marks`, and what a loader says of it beside them.
+    """Return a record of the type of another one, with new values.
 
-    `__init__` and `__post_init__` do not run again: what they check of one sample need
-    not hold for a batch.
+    `__init__` and `__post_init__` do not run again: checks for one sample need not hold
+    for a batch.
+
+    Args:
+        like: The other record.
+        values: The values of all fields.
+        marks: Copy the marks of a loader, too.
     """
     if isinstance(like, dict):
         copied = copy.copy(like)
@@ -159,22 +163,26 @@ _ENDS = 3
 
 
 def format_sample_detailed(sample: Any, indent: str = "") -> str:
-    """Return the sample as Python would write it, in lines that each begin with
-    `indent`.
+    """Format a sample in the syntax of Python, on several lines.
 
-    Tensors and arrays are shown by shape, type, range and first values. What is long is
-    cut, and says by how much.
+    Tensors and arrays are shown by shape, type, range and first values. Long values are
+    shortened.
 
-    >>> print(
-    ...     format_sample_detailed(
-    ...         {"label": 5, "size": np.array([30, 40]), "of": ["a"]}
-    ...     )
-    ... )
-    {
-        'label': 5,
-        'size': np.ndarray(shape=(2,), dtype=int64, min=30, max=40, values=[30, 40]),
-        'of': ['a']
-    }
+    Args:
+        sample: Any item.
+        indent: Prefix of each line.
+
+    Example:
+        >>> print(
+        ...     format_sample_detailed(
+        ...         {"label": 5, "ids": np.array([30, 40]), "of": ["a"]}
+        ...     )
+        ... )
+        {
+            'label': 5,
+            'ids': np.ndarray(shape=(2,), dtype=int64, min=30, max=40, values=[30, 40]),
+            'of': ['a']
+        }
     """
     shown = map_leaves(sample, lambda leaf: _leaf(leaf, _MOST_OTHER, values=True))
     from rich.pretty import pretty_repr

@@ -70,20 +70,26 @@ def lane_key(lane: int, lanes: int, state: State | None) -> tuple[Any, ...]:
 def restore_sample(
     dataset: Dataset[T], key: Any, *, reading: ReadContext = _READING
 ) -> T:
-    """Return the item of a dataset that a restore key is of: the very same one, read
-    again.
+    """Read the item of a restore key again.
 
-    `dataset` is the one that the loader delivered from. The key of a stored sample
-    gives the sample as it was loaded and typed, before any encoder saw it. `reading`
-    says what becomes of samples that fail; what failed when the item was made has to
-    fail again, for its substitute to come.
+    Samples that failed when the item was made must fail again, for the same
+    substitutes.
 
-    Raises `RestoreKeyError` for what is no key of this dataset, and what reading the
-    item raises.
+    Args:
+        dataset: The dataset that the loader delivered from.
+        key: The restore key. The key of a stored sample restores the sample as loaded
+            and typed, before any encoder.
+        reading: How samples are read, and the effect of failures.
 
-    >>> from energize import BatchDataset, ListSource
-    >>> restore_sample(BatchDataset(ListSource("abcd"), 2, "".join), ("energize", 1))
-    'cd'
+    Raises:
+        RestoreKeyError: If the key does not belong to this dataset.
+
+    Example:
+        >>> from energize import BatchDataset, ListSource
+        >>> restore_sample(
+        ...     BatchDataset(ListSource("abcd"), 2, "".join), ("energize", 1)
+        ... )
+        'cd'
     """
     item: Any
     match tuple(key) if isinstance(key, list) else key:
@@ -115,16 +121,15 @@ def _check_kind(dataset: Dataset[Any], key: Any, *, indexed: bool) -> None:
 
 
 def has_place(item: Any) -> bool:
-    """Return whether an item can say what it is restored by: a sample, a batch, a dict
-    with the entry.
-    """
+    """Return whether an item has a field for its restore key."""
     return isinstance(item, Markable) or (isinstance(item, dict) and KEY in item)
 
 
 def with_key(item: T, key: tuple[Any, ...]) -> T:
-    """Return a shallow copy that says it, and as `__stored_key__` what the item had
-    before: the key of the stored sample, or a list of these. The item itself may be one
-    that its dataset keeps.
+    """Return a shallow copy with another restore key.
+
+    Its previous key, that of the stored sample or a list of these, becomes
+    `__stored_key__`.
     """
     other: Any = copy.copy(item)
     if isinstance(other, dict):
@@ -162,7 +167,7 @@ def _in_lane(dataset: Dataset[T], lane: Lane, text: str, reading: ReadContext) -
 
 
 def without_loops(dataset: Dataset[T]) -> Dataset[T]:
-    """Return the dataset without an outermost one that says where loops end."""
+    """Return the dataset without an outermost node that sets the ends of loops."""
     if dataset.traits.loop.steps is not None:
         return dataset.inputs[0]
     if dataset.traits.content_only:

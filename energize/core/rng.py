@@ -190,22 +190,25 @@ class WindowedPermutation:
 
 
 class ShuffleOrder:
-    """Which sample is visited at a position: every epoch a new permutation of
-    `range(size)`.
+    """The shuffled order of samples, another permutation in each epoch.
 
-    `over_epochs` epochs may be shuffled together, each sample coming that many times in
-    them; -1 draws every sample independently, with replacement.
+    Computes any position in constant time, without buffers. Without `run_length` and
+    `window` it is a full permutation. With them it trades randomness for locality, like
+    a loader that opens shards at random and has a shuffle buffer.
 
-    Without `run_length` and `window` it is a full permutation. With them it trades
-    randomness for locality, like a loader that opens shards at random and keeps a
-    shuffle buffer: runs of `run_length` neighbouring samples are put in random order,
-    then samples are shuffled within windows of `window` positions. Any position costs
-    the same, and nothing is buffered.
+    Args:
+        size: Number of samples.
+        key: The key of the random draws.
+        over_epochs: Number of epochs that are shuffled together; each sample occurs as
+            often in them. -1 draws every sample independently, with replacement.
+        run_length: Length of runs of neighbouring samples that are shuffled as a whole.
+        window: Number of positions within which samples are shuffled afterwards.
 
-    >>> import numpy as np
-    >>> order = ShuffleOrder(6, key=7)
-    >>> sorted(order.locate(np.arange(6)).tolist()) == list(range(6))
-    True
+    Example:
+        >>> import numpy as np
+        >>> order = ShuffleOrder(6, key=7)
+        >>> sorted(order.locate(np.arange(6)).tolist()) == list(range(6))
+        True
     """
 
     def __init__(

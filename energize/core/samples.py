@@ -72,12 +72,11 @@ class SourceInfo:
 
 
 def pin_memory(value: T) -> T:
-    """Return a copy of `value` with all tensors in page-locked memory; itself without a
-    GPU.
+    """Return a copy with all tensors in page-locked memory.
 
-    Tensors are found at any depth in dataclasses, named tuples, dicts, lists and
-    tuples. Another object is asked to pin itself when it has a `pin_memory` method, and
-    else passed on as it is.
+    Tensors are copied at any depth of dataclasses, named tuples, dicts, lists and
+    tuples. Other objects are replaced by the result of their method `pin_memory`, if
+    they have one. Without a GPU, the value itself is returned.
     """
     if not torch.cuda.is_available():
         return value
@@ -85,9 +84,7 @@ def pin_memory(value: T) -> T:
 
 
 def call_on_leaves(value: T, method: str, *arguments: Any, **options: Any) -> T:
-    """Return a copy of `value` with what a method returns of all, at any depth, that
-    has it.
-    """
+    """Return a copy with each leaf replaced by the result of a method, if it has it."""
 
     def call(leaf: Any) -> Any:
         function = getattr(leaf, method, None)
@@ -97,7 +94,7 @@ def call_on_leaves(value: T, method: str, *arguments: Any, **options: Any) -> T:
             else leaf
         )
 
-    return map_leaves(value, call)  # type: ignore[no-any-return]  # of the type of `value`
+    return cast("T", map_leaves(value, call))
 
 
 # What all samples have in common.
@@ -164,11 +161,10 @@ def _repr_fields(item: Any) -> Iterator[tuple[str, Any]]:
 
 
 class Markable(metaclass=_HidesUnsetWeights):
-    """Base of classes with slots, whose items have a place for the marks of a loader.
+    """Base of classes with slots and fields for the marks of a loader.
 
-    `dataclasses.fields` of an object contain the weights only if it has them, or if its
-    user declared them; so `asdict` is what the user made. Classes without a `__repr__`
-    of their own get a short one.
+    `dataclasses.fields` and `asdict` of an object contain the weights only if it has
+    them or its class declares them. Subclasses without a `__repr__` get a short one.
     """
 
     __slots__ = (PADDING, HIDDEN_WEIGHTS, STORED_KEY)
@@ -197,26 +193,30 @@ RestoreKey = tuple[Any, ...]
 
 @dataclass(kw_only=True, slots=True)
 class Sample(Markable):
-    """Base of all sample types: a dataclass whose fields are what the task needs.
+    """Base of all sample types: a dataclass with the fields that the task needs.
 
-    `__key__` names the sample in its dataset. `__subflavors__` are labels that the
-    dataset gives to all its samples. `__sources__` says which files it was read from.
-    All three, and `__restore_key__`, are passed on by `derive_from`. `__restore_key__`
-    names the stored sample until a loader delivers what was made of it: then it is what
-    `Loader.restore_sample` finds that by, and `__stored_key__` is what it was.
+    `derive_from` copies the metadata to a sample of another type.
 
-    `__sample_weight__` is how much the sources of the sample say that it counts in the
-    loss; an encoder adds to that what it says, in a field `sample_weight` of its own
-    type. `sample_weights` is for what is made of several samples: the weights of these,
-    float32. Both are passed on too, and None where nobody gives a weight.
+    Attributes:
+        __key__: The name of the sample in its dataset.
+        __restore_key__: Identifies the stored sample. A loader replaces it by the key
+            of the delivered item, for `Loader.restore_sample`, and moves the previous
+            one to `__stored_key__`.
+        __subflavors__: Labels that the dataset has for all its samples.
+        __sources__: The files that the sample was read from; None if unknown.
+        __sample_weight__: The product of the loss weights of its sources; None for 1.
+            An encoder sets a field `sample_weight` of its own type in addition.
+        sample_weights: The loss weights of the samples of a batch or pack, float32;
+            None for 1.
 
-    >>> @dataclass
-    ... class Tokens(Sample):
-    ...     ids: list[int]
-    >>> text = Sample(__key__="000", __subflavors__={"lang": "en"})
-    >>> tokens = Tokens.derive_from(text, ids=[1, 2])
-    >>> tokens.__key__, tokens.__subflavors__, tokens.ids
-    ('000', {'lang': 'en'}, [1, 2])
+    Example:
+        >>> @dataclass
+        ... class Tokens(Sample):
+        ...     ids: list[int]
+        >>> text = Sample(__key__="000", __subflavors__={"lang": "en"})
+        >>> tokens = Tokens.derive_from(text, ids=[1, 2])
+        >>> tokens.__key__, tokens.__subflavors__, tokens.ids
+        ('000', {'lang': 'en'}, [1, 2])
     """
 
     __key__: str
@@ -312,7 +312,7 @@ class Sample(Markable):
 
 
 METADATA = frozenset(entry.name for entry in fields(Sample))
-"""The fields that say what a sample is, where it comes from, and how much it counts."""
+"""Fields of identity, origin and weight of a sample."""
 
 
 class _Name(str):
@@ -325,9 +325,11 @@ class _Name(str):
 
 
 class _Rebuilt(_HidesUnsetWeights):
-    """Has classes made again of their own items: `type(batch)({name: value, ...})`, as
-    trainers do to move a batch, is the batch with these values; names know what no item
-    says, as padding.
+    """Metaclass for classes that can be created from their own items.
+
+    Trainers move a batch with `type(batch)({name: value, ...})`. The keys of a batch
+    refer to it, so the copy gets the fields that are not items, such as padding and
+    metadata.
     """
 
     @property
@@ -345,9 +347,10 @@ class _Rebuilt(_HidesUnsetWeights):
 
 
 class Items(Markable, abc.MutableMapping[str, Any], metaclass=_Rebuilt):
-    """Base of dataclasses whose fields are items of a mapping too, but for metadata: so
-    they pass through trainers, and `model(**batch)` gets what its user made, and
-    weights where there are any.
+    """Base of dataclasses that are mappings of their fields, without metadata.
+
+    So batches pass through trainers. `model(**batch)` gets the fields of the user's
+    class, and weights if there are any.
     """
 
     __slots__ = ()
@@ -380,7 +383,11 @@ class Items(Markable, abc.MutableMapping[str, Any], metaclass=_Rebuilt):
 
 
 def metadata_of(sample: Any) -> dict[str, Any]:
-    """Return the metadata of a sample, crude or not; `ConfigError` for what is none."""
+    """Return the metadata of a sample, typed or crude.
+
+    Raises:
+        ConfigError: If the value is not a sample.
+    """
     if hasattr(sample, "__key__"):
         return {
             name: getattr(sample, name) for name in METADATA if hasattr(sample, name)
@@ -398,9 +405,7 @@ def metadata_of(sample: Any) -> dict[str, Any]:
 
 
 def _data_fields(sample: Any) -> dict[str, Any]:
-    """Return the fields of a sample that are no metadata; of a crude one, no other
-    `__name__` either.
-    """
+    """Return the fields of a sample without metadata."""
     if not isinstance(sample, Mapping) and not is_record(sample):
         raise ConfigError(
             f"a join puts samples together; got a {type(sample).__name__}"
@@ -416,12 +421,11 @@ def _data_fields(sample: Any) -> dict[str, Any]:
 
 
 class CrudeSample(dict[str, Any]):
-    """All parts of a sample by their names, with the metadata fields of `Sample` beside
-    them.
+    """All parts of a sample by their names, and the metadata of `Sample`.
 
-    These are `__key__`, `__restore_key__`, `__subflavors__` and `__sources__`; beyond
-    them, `__shard__` and `__index__` say where it lies. `Sample.derive_from(crude,
-    ...)` makes a typed sample with the same metadata.
+    The metadata are `__key__`, `__restore_key__`, `__subflavors__` and `__sources__`,
+    and the location: `__shard__` and `__index__`. `Sample.derive_from(crude, ...)`
+    creates a typed sample with the same metadata.
     """
 
     def __repr__(self) -> str:
@@ -590,15 +594,14 @@ class ConversationSample(Sample):
 
 @dataclass(kw_only=True, slots=True)
 class PreferenceSample(Sample):
-    """A prompt with two answers, of which one is preferred, and the images that they
-    speak of.
+    """A prompt with a preferred and a rejected answer, and images.
 
     Prompt and answers may be given as text, or as turns in any of the usual forms. If
     both answers begin with the same turns, these are the prompt. Images without a
     placeholder come before the first turn of the prompt.
 
     Attributes:
-        prompt: What is asked, and what was said before.
+        prompt: The turns before the answers.
         chosen: The preferred answer.
         rejected: The other answer.
         images: One for each placeholder `<image>` of the prompt.
@@ -612,7 +615,6 @@ class PreferenceSample(Sample):
         ... )
         >>> sample.prompt, sample.chosen
         ([Turn(role='user', text='What?')], [Turn(role='assistant', text='A cat.')])
-
     """
 
     chosen: list[Turn]
@@ -726,9 +728,7 @@ write."""
 
 
 def is_package_module(module: str) -> bool:
-    """Return whether a name means the types that come with energize: those of its
-    modules, and of Megatron-Energon's.
-    """
+    """Return whether a module name refers to the sample types of this package."""
     return f"{module}.".startswith(("energize.", "megatron.energon."))
 
 

@@ -275,9 +275,11 @@ class CachePool(ABC):
 
     @abstractmethod
     def to_cache(self, data: T, name: str) -> Lazy[T]:
-        """Return a reference to `data`, which may be put away until it is asked for.
+        """Return a reference to data, which may be stored elsewhere until it is loaded.
 
-        `name` is for messages. What is not bytes has to be picklable.
+        Args:
+            data: Bytes, or any picklable object.
+            name: The name of the data, for messages.
         """
 
     def close(self) -> None:  # noqa: B027 - most pools hold nothing

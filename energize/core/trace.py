@@ -1,10 +1,8 @@
-"""The one walk down a tree of datasets, by what each node locates; and the questions it
-answers.
+"""The walk down a tree of datasets, along the positions that each node locates.
 
-Which samples is an item made of, what lies at a position, how far has each source come,
-where does a child stand: reading and accounting follow the same positions. A node says
-`route` and, where it has more to say of prefixes than that, `spans`; nobody else
-walks.
+It determines the samples of an item, the items at positions, the consumption of each
+source and the positions of inputs, for reading and accounting alike. Nodes state
+`route` and, if they have closed forms for prefixes, `spans`.
 """
 
 from __future__ import annotations
@@ -55,11 +53,13 @@ _COUNTED_AT_ONCE = 2**16
 # How items are read, and samples that fail.
 
 AHEAD = 4096
+"""Maximum number of samples that a reader prefetches from object storage."""
+
 AHEAD_BYTES = 128 * 1024 * 1024
+"""Maximum size of the samples that a reader prefetches, in bytes."""
+
 _AT_FIRST = 64
-"""Samples of object storage that are fetched before they are asked for, by who reads
-them, and how many bytes of them at most; how many samples until it is known of how many
-bytes they are."""
+"""Number of samples to prefetch until their sizes are known."""
 
 READY = 32
 """Items per worker that are read ahead where they are small: enough for hundreds of
@@ -87,10 +87,12 @@ def make_padded(
 
 
 class Request(NamedTuple):
-    """What a node is asked to make: the items at `positions` (int64), read as `reading`
-    says.
+    """Positions to make items for.
 
-    `where(n)` says where the n-th of them comes from, for messages.
+    Attributes:
+        positions: The positions, int64.
+        reading: How samples are read.
+        where: Returns the location of the n-th item, for messages.
     """
 
     positions: Int64Array
@@ -100,16 +102,16 @@ class Request(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ReadContext:
-    """How items are read: goes along with positions on the way down to the sources.
+    """How items are read; passed down to the sources.
 
     Attributes:
-        attempt: Which substitute is read; 0 for the sample itself.
-        failures: What happens if samples or functions fail.
+        attempt: The number of the substitute; 0 for the sample itself.
+        failures: The policy for samples and functions that fail.
         sink: Receives the samples that fail.
         listed: The samples that are left out without being read.
         substitute: Whether a substitute takes the place of a sample that failed or was
             skipped. Otherwise the slot is padding (`Padded`), as in an evaluation.
-        config: The worker config that functions may ask for.
+        config: The worker config for users' functions.
         threads: The threads of torch while functions are called.
         taken: Called with the dataset of each item that a stream takes of an indexed
             dataset.
@@ -153,19 +155,18 @@ class ReadContext:
         origin: int | Sequence[Any] | None,
         attempt: int = 0,
     ) -> None:
-        """Count a sample that is left out, or report it if it failed, once the read is
-        settled.
+        """Count a sample that is left out, and report it if it failed.
 
-        A failure is counted by the identity of its source and the number of its sample
-        there, so a sample that fails in every epoch counts once. What is made of
-        several samples is counted by the first one, apart from that sample itself.
+        Takes effect once the read is settled. A failure is counted by the identity of
+        its source and the number of its sample there, so a sample that fails in every
+        epoch counts once. An item of several samples is counted by the first one,
+        separately from that sample itself.
 
         Args:
-            failed: Why it is left out.
-            dataset: The dataset that it is an item of; None if unknown.
+            failed: The failure.
+            dataset: The dataset of the item; None if unknown.
             origin: Its position, or its origins; None if unknown.
-            attempt: Which substitute it was.
-
+            attempt: The number of the substitute.
         """
         defer(partial(self._count_left_out, failed, dataset, origin, attempt))
 
@@ -509,10 +510,16 @@ def read_items(
 
 
 class Ahead:
-    """Has samples that lie in object storage fetched before they are read: of the items
-    at the next positions of a dataset, so many that they are of `AHEAD` samples and
-    `AHEAD_BYTES` bytes at most. Or has somebody else told of these positions, by
-    `told`, which returns how many bytes that is, or 0 while nobody knows.
+    """Prefetches samples from object storage before they are read.
+
+    Announces the next positions of a dataset, for up to `AHEAD` samples and
+    `AHEAD_BYTES` bytes.
+
+    Args:
+        dataset: The dataset.
+        announce: Called with positions; returns the size of their samples in bytes, or
+            0 if it is unknown. None: the sources of the dataset prefetch them.
+        samples: The largest number of samples.
     """
 
     def __init__(
@@ -536,9 +543,7 @@ class Ahead:
     def __call__(
         self, turn: int, positions: Callable[[Int64Array], Int64Array]
     ) -> None:
-        """Expect the items from `turn` on to be asked for; `positions` are those at
-        turns.
-        """
+        """Announce the items from `turn` on; `positions` maps turns to positions."""
         if not self._far:
             return
         self._learn(self._told(np.zeros(0, dtype=np.int64)))

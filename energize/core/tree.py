@@ -30,7 +30,7 @@ CONTENT_ONLY: Through = attrgetter("content_only")
 
 
 KEEPS_POSITIONS: Through = attrgetter("keeps_positions")
-"""Nodes whose items have the positions of the items they are made of, in a run."""
+"""Nodes that keep the positions of their input in a run."""
 
 
 # The way down.
@@ -126,9 +126,7 @@ def length_unknown(node: Any) -> NotIndexedError:
 
 
 def not_indexed(node: Any, wanted: str) -> NotIndexedError:
-    """Return the error for a stream that is asked for something positions are needed
-    for.
-    """
+    """Return the error for an operation that needs positions of a stream."""
     name = type(node).__name__
     stream = first_stream(node)
     reads = "is" if name == stream else f"reads from {stream},"
@@ -196,9 +194,9 @@ def of_sources(node: Any, values: Sequence[Sequence[Any]]) -> list[Any]:
 
 
 def distinguished(node: Any, occurrence: int) -> Any:
-    """Return a description whose sources have an order of their own.
+    """Return a description with sources in another order.
 
-    A mix reads the same dataset twice in two different orders that way.
+    So a mix reads the same dataset twice in two different orders.
 
     Args:
         node: The dataset that occurs several times.

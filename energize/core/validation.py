@@ -1,10 +1,8 @@
-"""Values from outside (YAML, JSON, arguments) checked by pydantic, and what is wrong
-with them.
+"""Values from outside (YAML, JSON, arguments), checked with pydantic.
 
-A file is described by a `Model`. `validated` makes one of the values of the file, or
-raises one error of ours that tells every fault with file, line, path, the value seen
-and the nearest key. Readers that put several files together collect `faults` instead,
-and say themselves where they are.
+A file is described by a `Model`. `validated` creates one from the values of a file, or
+raises one error with all faults: file, line, path, value, and the nearest key. Readers
+of several files collect `faults`, and add the locations themselves.
 """
 
 from __future__ import annotations
@@ -32,7 +30,7 @@ Listed: TypeAlias = Annotated[tuple[T, ...], Strict(strict=False)]
 """A list in a file, which becomes a tuple."""
 
 MOST_FAULTS = 100
-"""How many faults of a file are told."""
+"""Maximum number of faults in an error."""
 
 _LINES_BYTES = 200_000
 """A longer text is not searched for the line of a fault."""
@@ -93,17 +91,25 @@ def validated(
     file: str | os.PathLike[str],
     text: str | bytes = "",
 ) -> T:
-    """Return `value`, the content of `file`, as what `schema` describes.
+    """Validate the content of a file.
 
-    Raise `error` if it is none, with all faults; `text` is what the value was read
-    from, and tells their lines.
+    Args:
+        schema: The schema.
+        value: The content of the file.
+        error: The class of the error.
+        file: The path, for the error.
+        text: The text of the file, for the lines of faults.
 
-    >>> from energize.errors import DatasetError
-    >>> schema = TypeAdapter(dict[str, int])
-    >>> validated(schema, {"a": "b"}, DatasetError, "sizes.yaml", "a: b")
-    Traceback (most recent call last):
-        ...
-    energize.errors.DatasetError: sizes.yaml:1 (a): expected an integer; got 'b'
+    Raises:
+        EnergizeError: An `error` with all faults, if the value is invalid.
+
+    Example:
+        >>> from energize.errors import DatasetError
+        >>> schema = TypeAdapter(dict[str, int])
+        >>> validated(schema, {"a": "b"}, DatasetError, "sizes.yaml", "a: b")
+        Traceback (most recent call last):
+            ...
+        energize.errors.DatasetError: sizes.yaml:1 (a): expected an integer; got 'b'
     """
     try:
         return schema.validate_python(value)
@@ -116,11 +122,15 @@ def validated(
 def faults(
     error: ValidationError, schema: TypeAdapter[Any], value: object
 ) -> list[Fault]:
-    """Return what `error`, which `schema` raised of `value`, says is wrong, in our
-    words.
+    """Return the faults of a validation error, in the words of this package.
 
-    Of a value that fits no member of a union, the faults of its members are one, or
-    those of the member that it comes closest to.
+    For a value that fits no member of a union, the faults of its members are one, or
+    those of the closest member.
+
+    Args:
+        error: The error of pydantic.
+        schema: The schema that raised it.
+        value: The invalid value.
     """
     keys = list(dict.fromkeys(_keys(schema.core_schema)))
     messages: dict[KeyPath, list[str]] = {}
@@ -147,9 +157,10 @@ def faults(
 
 
 def _place_in(value: Any, loc: KeyPath) -> tuple[KeyPath, KeyPath | None]:
-    """Return the path in a document that pydantic means by a place, which names members
-    of unions, too; and the path of the last union, if its members are not told apart by
-    tags, as "<tag>".
+    """Return the path in a document for a location of pydantic.
+
+    Locations also contain members of unions. The second result is the path of the last
+    union without tags, or None.
     """
     path: list[str | int] = []
     union: KeyPath | None = None
@@ -282,7 +293,7 @@ def lines_of(text: str | bytes) -> dict[KeyPath, int]:
 
 
 def _fault(detail: ErrorDetails, keys: list[str]) -> tuple[str, str]:
-    """Return a fault in our words, and the value seen, where that says more."""
+    """Return the text of a fault, and the value if it helps."""
     fault_type = detail["type"]
     key = str(detail["loc"][-1]) if detail["loc"] else ""
     if fault_type == "missing":
