@@ -55,7 +55,7 @@ ItemOrigin: TypeAlias = "int | array[int]"
 of an item of a stream."""
 
 NOTHING: ItemOrigin = array("q")
-"""The origin of an item whose origin is unknown."""
+"""An unknown origin."""
 
 
 def flat(origins: Sequence[Origin]) -> array[int]:
@@ -69,7 +69,7 @@ class ReadItems(NamedTuple, Generic[T]):
     Attributes:
         items: The items.
         states: The state of the lane after each item. Empty for an indexed dataset,
-            whose state is a position.
+            where the state is a position.
         made: The origin of each item.
     """
 

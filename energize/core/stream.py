@@ -1,4 +1,4 @@
-"""Streams: datasets whose items are found by reading, in lanes.
+"""Streams: datasets with items that are found by reading, in lanes.
 
 Every stream is read by position, and positions only increase. Lane i of L reads the
 positions i, i + L, ... of each epoch. Mixes and batches map them to positions of their
@@ -528,7 +528,7 @@ def _open_passes(node: Node[T], opening: Opening) -> LaneStream[T]:
 
 
 class PassesStream(LaneStream[T]):
-    """Reads pass after pass of a stream whose passes end.
+    """Reads pass after pass of a stream with finite passes.
 
     Raises `EmptyDatasetError` if passes have no items.
     """

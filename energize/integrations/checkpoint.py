@@ -40,7 +40,7 @@ class CheckpointedLoaders:
         """Load the state of each loader.
 
         Args:
-            state: What `state_dict` returned, on any ranks.
+            state: The value of `state_dict`, from any number of ranks.
 
         Raises:
             StateError: If a state does not fit, see `Loader.load_state_dict`.

@@ -41,15 +41,14 @@ from energize.loader.state import checked_state, packed_state, unpacked_state
 T = TypeVar("T")
 
 Place: TypeAlias = tuple[int, int]
-"""Where a loop starts: position and step in an indexed dataset, the number of a loop
-over a stream and 0.
-"""
+"""The start of a loop: position and step in an indexed dataset; the number of the loop
+and 0 for a stream."""
 
 _UNREAD = (-1, 0)
-"""The place of a share that has not begun."""
+"""The start of a share that has not begun."""
 
 _NO_END = 2**60
-"""Steps of a loop whose end is decided where the steps of all workers are counted."""
+"""Steps of a loop that ends where the steps of all workers are counted."""
 
 _NO_SEED = -1
 _OWNER, _SEED, _BEGUN, _JOINED, _SET, _START = range(6)
@@ -63,8 +62,10 @@ def _shared_array(numbers: list[int]) -> Any:
 
 
 class SharedTable:
-    """Numbers that a process shares with those that are being started; another copy has
-    its own, which begins with those from `_kept` on.
+    """Integers in memory that a process shares with the processes that it starts.
+
+    Other copies have a table of their own, which begins with the entries from `_kept`
+    on.
     """
 
     _kept = 0
@@ -87,12 +88,11 @@ class SharedTable:
 
 
 class SharedPlace(SharedTable):
-    """Where the next loop starts, as a process and the workers of its DataLoaders know
-    it.
+    """The start of the next loop, shared by a process and the workers of its
+    DataLoaders.
 
-    A DataLoader makes an iterator in each of its workers, which do not know of each
-    other; the first of them moves the place on, the others of the same loop find it
-    moved.
+    A DataLoader makes an iterator in each of its workers, which do not know each other.
+    The first worker advances the place, and the others of the same loop join it.
     """
 
     _kept = _SET
@@ -108,12 +108,16 @@ class SharedPlace(SharedTable):
     def begin(
         self, following: Callable[[Place], Place], at: Place | None = None
     ) -> Place | None:
-        """Begin a loop, or join the one that another worker has begun; return where it
-        starts.
+        """Begin a loop, or join the loop that another worker has begun.
 
-        It is `at`, or where `set` said, or else `following(start)` of the loop before,
-        and what that raises leaves the place as it is. None: the loop was left before
-        this worker came to it, and the next one has begun.
+        Args:
+            following: Returns the start of the loop after the one at a start. If it
+                raises, the place is unchanged.
+            at: The start of the loop. By default the value of `set`, else `following`.
+
+        Returns:
+            The start of the loop; None if the loop was left before this worker joined
+            it, and the next one has begun.
         """
         info = get_worker_info()
         seed = _NO_SEED if info is None else info.seed - info.id
@@ -133,20 +137,20 @@ class SharedPlace(SharedTable):
             return start
 
     def set(self, place: Place) -> None:
-        """Start the next loop at `place`."""
+        """Set the start of the next loop."""
         with self._owned() as table:
             # A worker that is slow to join the loop before is still known by its seed.
             table[_JOINED:] = [0, 1, *place]
 
     @property
     def start(self) -> Place:
-        """Where the last loop started, or the first will."""
+        """The start of the last loop; before it, of the first one."""
         with self._owned() as table:
             return table[_START], table[_START + 1]
 
     @property
     def waiting(self) -> bool:
-        """Whether no loop has begun since the place was set."""
+        """Whether no loop has begun since the start was set."""
         with self._owned() as table:
             return bool(table[_SET])
 
@@ -158,9 +162,7 @@ class SharedPlace(SharedTable):
 
     @contextmanager
     def _owned(self) -> Iterator[Any]:
-        """The table, locked. A process that was started with it makes one of its
-        own.
-        """
+        """Lock the table. A process that was started with it makes its own."""
         parent = None if get_worker_info() is None else multiprocessing.parent_process()
         if self._table[_OWNER] != _process(parent.pid or 0 if parent else os.getpid()):
             if parent is not None:
@@ -175,9 +177,7 @@ class SharedPlace(SharedTable):
 
 
 def _process(pid: int) -> int:
-    """Return a number that no other process has, none either that is given this pid
-    again.
-    """
+    """Return a number of a process that is not reused, unlike its id."""
     with suppress(OSError):
         stat = Path(f"/proc/{pid}/stat").read_bytes()
         return pid << 40 | int(stat.rpartition(b")")[2].split()[19])  # when it began
@@ -193,24 +193,32 @@ def as_torch_dataset(
     on_error: str | OnError | None = None,
     failures: FailurePolicy | None = None,
 ) -> TorchDataset[T]:
-    """Return an `IterableDataset` for torch's DataLoader with any number of workers:
-    the items that `get_loader` delivers on this rank, in the same order.
+    """Return an `IterableDataset` for a DataLoader with any number of workers.
 
-    `DataLoader(as_torch_dataset(dataset), batch_size=None, num_workers=4)`: batches are
-    made in the dataset (`BatchDataset`), and DataLoader passes them on. One with a
-    `batch_size` of its own makes each batch of the items of one worker.
+    It has the items that `get_loader` delivers on this rank, in the same order. Batch
+    them in the dataset (`BatchDataset`), and pass `batch_size=None` to the DataLoader;
+    otherwise it makes each batch of the items of one worker. Each `for` over the
+    DataLoader is the next epoch, or the next loop of `EpochizeDataset`. See
+    `TorchDataset` for states.
 
-    Every `for` over the DataLoader is the next epoch, or the next steps of a run whose
-    loops count them (`EpochizeDataset`). The arguments are those of `get_loader`; see
-    `TorchDataset` for states and streams. Under Accelerate with several ranks, state by
-    `worker_config` which of the two divides the data. Raises `ConfigError` for values
-    that cannot be used.
+    Args:
+        dataset: The dataset to read.
+        worker_config: Rank and world size, as for `get_loader`. Under Accelerate with
+            several ranks this is required: it states which of the two divides the data.
+        uneven: As for `get_loader`.
+        lanes: As for `get_loader`.
+        on_error: As for `get_loader`.
+        failures: As for `get_loader`.
 
-    >>> from torch.utils.data import DataLoader
-    >>> from energize.data.memory import ListSource
-    >>> loader = DataLoader(as_torch_dataset(ListSource("abc")), batch_size=None)
-    >>> list(loader), len(loader)
-    (['a', 'b', 'c'], 3)
+    Raises:
+        ConfigError: If an argument cannot be used.
+
+    Example:
+        >>> from torch.utils.data import DataLoader
+        >>> from energize.data.memory import ListSource
+        >>> loader = DataLoader(as_torch_dataset(ListSource("abc")), batch_size=None)
+        >>> list(loader), len(loader)
+        (['a', 'b', 'c'], 3)
     """
     if not isinstance(dataset, Dataset):
         got = type(dataset).__name__
@@ -224,22 +232,26 @@ def as_torch_dataset(
 
 
 class TorchDataset(IterableDataset[T], Generic[T]):
-    """The steps of this rank, which the workers of a DataLoader take in turn; made by
-    `as_torch_dataset`.
+    """The steps of this rank, divided among the workers of a DataLoader.
 
-    Worker k of N delivers the rank's steps k, k + N, ... of each loop: it reads with a
-    `Loader` of its own, as rank r + W * k of W * N ranks.
+    `as_torch_dataset` creates these datasets. Worker k of N delivers the steps k, k +
+    N, ... of each loop: it has a `Loader` that reads as rank r + W * k of W * N ranks.
 
-    **State.** `state_dict(steps)` is that of a `Loader` so many steps after the start
-    of the loop: it goes on with any number of ranks and workers, and in `get_loader`.
-    Of a stream only those who read it know it: use `StatefulDataLoader`, which asks
-    each of its workers, and goes on with as many ranks and workers.
+    **State.** `state_dict(steps)` is the state of a `Loader` after this number of steps
+    in the loop. It resumes with any number of ranks and workers, also in `get_loader`.
+    The state of a stream is known in its workers only: use `StatefulDataLoader`, which
+    collects it, and resume with the same number of ranks and workers.
 
-    **Streams** that N workers read need loops of a number of steps that N divides. From
-    loop to loop, only live workers know where they stand; without
-    `persistent_workers=True` new ones read it all again, with a warning. Where only
-    reading tells how long an epoch is, each worker reads all of it, and as many steps
-    are padded as W * N ranks would pad.
+    **Streams** that N workers read need loops of a number of steps that N divides. Only
+    live workers continue from loop to loop: without `persistent_workers=True` new
+    workers read earlier loops again, with a warning. If the length of an epoch is
+    unknown, each worker reads all of it, and steps are padded as for W * N ranks.
+
+    Args:
+        dataset: The dataset to read.
+        worker_config: Rank and world size.
+        settings: The other arguments.
+        ranks_stated: Whether the user passed `worker_config`.
     """
 
     order_name = "TorchDataset"
@@ -265,11 +277,11 @@ class TorchDataset(IterableDataset[T], Generic[T]):
         return {**self.__dict__, "_share": None}
 
     def __len__(self) -> int:
-        """Steps of a loop on this rank, as those of a `Loader`."""
+        """Return the number of steps of a loop on this rank."""
         return len(self._loader())
 
     def __iter__(self) -> Iterator[T]:
-        """The next loop."""
+        """Begin the next loop."""
         try:
             return self._next_loop()
         except EnergizeError as error:
@@ -338,7 +350,7 @@ class TorchDataset(IterableDataset[T], Generic[T]):
             )
 
     def _following(self, start: Place) -> Place:
-        """Return where the loop after the one at `start` starts."""
+        """Return the start of the loop after the one at `start`."""
         dataset = self.dataset
         (position, step) = start
         loop = tree.steps_per_loop(dataset)
@@ -355,12 +367,15 @@ class TorchDataset(IterableDataset[T], Generic[T]):
         return (position // dataset.size + 1) * dataset.size, 0
 
     def state_dict(self, steps: int | None = None) -> State:
-        """Return the state after so many `steps` of this rank since the loop, or what
-        was loaded, started.
+        """Return a state of this rank.
 
-        Without `steps`, after those that this process has delivered itself: what
-        `StatefulDataLoader` asks its workers for. Raises `StateError` where nobody here
-        knows.
+        Args:
+            steps: Number of steps since the start of the loop, or since the loaded
+                state. By default the steps that this process has delivered, as
+                `StatefulDataLoader` requires it.
+
+        Raises:
+            StateError: If the position is unknown in this process.
         """
         if steps is None and self._share is not None:
             return self._share.state()
@@ -385,8 +400,11 @@ class TorchDataset(IterableDataset[T], Generic[T]):
         )
 
     def load_state_dict(self, state_dict: State, strict: bool = True) -> None:
-        """Start the next loop at a state, that of a `Loader` too; see
-        `Loader.load_state_dict`.
+        """Resume from a state in the next loop; see `Loader.load_state_dict`.
+
+        Args:
+            state_dict: The state, also one of a `Loader`.
+            strict: As for `Loader.load_state_dict`.
         """
         if isinstance(state_dict, dict) and "share" in state_dict:
             saved = validated(_SHARE_STATE, state_dict, StateError, "the saved state")
@@ -408,9 +426,7 @@ class TorchDataset(IterableDataset[T], Generic[T]):
 
 
 class _ShareState(Model):
-    """The state of a worker's share: whose, in which loop, and after how many items of
-    it.
-    """
+    """The state of a worker's share: its rank and worker, its loop, and its items."""
 
     share: Annotated[list[NonNegativeInt], Field(min_length=4, max_length=4)]
     place: Annotated[list[NonNegativeInt], Field(min_length=2, max_length=2)]
@@ -423,7 +439,7 @@ _SHARE_STATE = TypeAdapter(_ShareState)
 
 
 def _state_at(dataset: Dataset[Any], place: Place) -> State:
-    """Return the state of a run over an indexed dataset at a place."""
+    """Return the state of a run over an indexed dataset at the start of a loop."""
     state = tree.state_at(dataset, place[0])
     counted = tree.steps_per_loop(dataset) is not None
     return packed_state(dataset, state | {"step": place[1]} if counted else state)
@@ -435,10 +451,12 @@ def _raising(error: EnergizeError) -> Iterator[Any]:
 
 
 class _Share(Iterator[T]):
-    """The steps of a rank that one process delivers: those of a worker of DataLoader,
-    or all.
+    """The steps of a rank that one process delivers.
 
-    `mark` is rank, world size, worker, workers.
+    Args:
+        dataset: The dataset to read.
+        mark: Rank, world size, worker, workers.
+        settings: The settings of its loader.
     """
 
     def __init__(
@@ -480,8 +498,13 @@ class _Share(Iterator[T]):
         *,
         over: bool = False,
     ) -> None:
-        """Begin a loop at a place, or go on in it after so many items; at its end if
-        `over`.
+        """Begin a loop, or resume in it.
+
+        Args:
+            place: The start of the loop.
+            state: The state of the reader; None to continue.
+            delivered: Number of items that the share has delivered in the loop.
+            over: Whether the share is at the end of the loop.
         """
         if state is not None:
             self._loader.load_state_dict(state)
@@ -497,9 +520,7 @@ class _Share(Iterator[T]):
             )
 
     def _steps(self, position: int, step: int) -> int:
-        """Steps of the rank in this loop, or `INFINITE`, also where only reading
-        tells.
-        """
+        """Return the steps of the rank in this loop, or `INFINITE` if unknown."""
         dataset = self._dataset
         loop = tree.steps_per_loop(self._dataset)
         if loop is not None:
@@ -514,9 +535,7 @@ class _Share(Iterator[T]):
         ).steps
 
     def go_on(self, place: Place) -> None:
-        """Begin a loop over a stream, once those before have been read to their
-        ends.
-        """
+        """Begin a loop over a stream, after earlier loops were read to their ends."""
         if self._place == _UNREAD:
             self.begin((0, 0), None)
             if place[0] and not self.mark[2]:
@@ -539,9 +558,7 @@ class _Share(Iterator[T]):
         raise StopIteration
 
     def _ended(self) -> bool:
-        """Return whether the rank's loop has ended; what the reader still has then is
-        padding.
-        """
+        """Return whether the loop has ended. The reader then has padding only."""
         ended = self._made >= self._own
         if (
             ended
@@ -552,7 +569,7 @@ class _Share(Iterator[T]):
         return ended
 
     def state(self) -> State:
-        """Return where it stands; the same share goes on from it."""
+        """Return the state to resume this share from."""
         return {
             "share": self.mark,
             "place": list(self._place),

@@ -94,12 +94,12 @@ class _Kind:
     Attributes:
         first: The text of the first one.
         count: Number of failures.
-        told: Number of failures that were logged.
+        logged: Number of failures that were logged.
     """
 
     first: str
     count: int = 0
-    told: int = 0
+    logged: int = 0
 
 
 _MOST_COUNTED = 2**20
@@ -155,12 +155,12 @@ class FailureLog:
     def _warn_of_kind(self, kind: _Kind, failure: Failure) -> None:
         if kind.count == 1:
             _log.warning("%s; it is left out (failure %d)", failure.text, self._count)
-        elif kind.count >= 10 * kind.told:
+        elif kind.count >= 10 * kind.logged:
             text = "%d samples failed alike so far, the last: %s"
             _log.warning(text, kind.count, _first_line(failure.text))
         else:
             return
-        kind.told = kind.count
+        kind.logged = kind.count
 
     def _too_many(self, budget: int) -> FailureBudgetError:
         most = sorted(self._kinds.values(), key=lambda kind: -kind.count)[:_KEPT]
@@ -186,10 +186,10 @@ class FailureLog:
     def conclude(self) -> None:
         """Log the final number of failures of each kind."""
         for kind in self._kinds.values():
-            if kind.count > kind.told:
+            if kind.count > kind.logged:
                 text = "%d samples failed alike, the first: %s"
                 _log.warning(text, kind.count, _first_line(kind.first))
-                kind.told = kind.count
+                kind.logged = kind.count
 
     def summary(self) -> FailureSummary:
         """Return the failures so far."""

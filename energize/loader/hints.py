@@ -93,7 +93,7 @@ def log_missing_adapter(loader: Any, world_size: int) -> None:
     """Log which adapter is missing, if a training framework begins this loop.
 
     Args:
-        loader: The loader whose first loop begins.
+        loader: The loader; its first loop begins.
         world_size: The number of ranks.
 
     Example:

@@ -59,7 +59,7 @@ class LiveRun:
         return -(-self.items // self.ranks.world_size)
 
     def settled(self) -> LiveRun:
-        """Return the run with all changes whose step has been reached in effect."""
+        """Return the run after all changes that are due."""
         live = self
         for change in self.run.edits.waiting:
             if change.at <= live.items:
@@ -84,8 +84,7 @@ class LiveRun:
             of_file: Whether the weights are those of a `WeightsFile`.
 
         Returns:
-            The run after the request, with all changes whose step has been reached in
-            effect.
+            The run after the request, and after all changes that are due.
 
         Raises:
             WeightError: If the weights are unusable.

@@ -241,8 +241,8 @@ class Loader(Generic[T]):
         if self._loop_left:
             self.discard_unconfirmed()
         rewinds = self._rewinds
-        if rewinds and not self._is_loaded_within_loop():
-            self._move_to(None)
+        if rewinds:
+            self._rewind_unless_loaded()
         restarts = not (self._loaded or self._settings.delivery.continues_loops)
         is_reusable = ranks == self._ranks and not self._stale
         feed = self._feed if is_reusable else None
@@ -261,8 +261,10 @@ class Loader(Generic[T]):
         )
         return role == "eval"
 
-    def _is_loaded_within_loop(self) -> bool:
-        return self._loaded and self._run.within_loop(self.position)
+    def _rewind_unless_loaded(self) -> None:
+        """Move to the first item, unless a state inside a loop was loaded."""
+        if not (self._loaded and self._run.within_loop(self.position)):
+            self._move_to(None)
 
     def __next__(self) -> T:
         raise LoaderError(
@@ -367,7 +369,7 @@ class Loader(Generic[T]):
     def padding(self) -> bool:
         """Whether the last item is padding as a whole: ignore it in losses and metrics.
 
-        Such an item is a copy, or an evaluation item all of whose samples failed.
+        Such an item is a copy, or an evaluation item without a valid sample.
         `is_padding` returns the same for an item.
         """
         return self._marks.is_padding
@@ -600,7 +602,7 @@ class Loader(Generic[T]):
         Args:
             losses: One loss for each sample of the item, in order: a tensor of shape
                 (samples,), an array or a list. Or a dict by the names of
-                `last_sources`, whose losses apply to each sample of the source.
+                `last_sources`; a loss applies to each sample of its source.
             step: The number of the step. By default the step of the loader, from 0.
 
         Raises:
@@ -615,7 +617,7 @@ class Loader(Generic[T]):
             ... )
             >>> for batch in loader:
             ...     loader.record_losses([0.5 * number for number in batch])
-            >>> loader.report()["web"].loss
+            >>> loader.report()["web"].losses.mean
             0.75
         """
         book = self._opened_book()
@@ -686,7 +688,7 @@ class Loader(Generic[T]):
             >>> for step, sample in zip(range(40), loader):
             ...     pass
             >>> report = loader.report()
-            >>> report["web"].asked, report["web"].delivered
+            >>> report["web"].shares.requested, report["web"].shares.delivered
             (0.75, 0.75)
         """
         book = self._opened_book()
@@ -1377,7 +1379,7 @@ def get_loader(  # noqa: PLR0913
             None for no file.
         warn_after: Seconds to wait for an item before the log shows the Python stacks
             of the workers; again after twice as long, and so on. None for no warning.
-        ledger: What `Loader.report` counts in addition to samples. True counts the
+        ledger: Counts of `Loader.report` in addition to samples. True counts the
             fields of `Ledger()`, False turns the report off.
         **ignored: Arguments of other libraries that have no effect here:
             `checkpoint_every_sec`, `checkpoint_every_min_n_samples`, `n_checkpoints`,

@@ -184,7 +184,7 @@ class Requester(Protocol):
         """Receive a reply."""
 
     def note_failures(self, reply: Reply) -> None:
-        """Count the failures of a reply whose items are not needed any more."""
+        """Count the failures of a reply to an earlier run."""
 
     def owed_by(self, worker: int) -> list[Read]:
         """Return the requests to a worker without a reply."""

@@ -77,7 +77,7 @@ class StreamPosition:
         return {**self.place, "cursors": packed({"cursors": cursors})}
 
     def lanes_over(self) -> set[int]:
-        """Return the lanes whose epoch has ended."""
+        """Return the lanes that have completed the epoch."""
         return {
             lane
             for lane, state in self.cursors.items()

@@ -58,7 +58,7 @@ class QueuedReader(Reader[T]):
         queue: The queue.
 
     Attributes:
-        made: What the last item is made of.
+        made: The origin of the last item.
     """
 
     def __init__(self, state: State | None, queue: deque[QueuedItem]) -> None:
@@ -202,7 +202,7 @@ class _WorkerLane:
         arrived: Number of items that arrived.
         owed: Number of items that were requested and did not arrive.
         end: The state after the last item of the epoch, once that arrived.
-        error: What arrived instead of the next item.
+        error: The error that arrived instead of the next item.
     """
 
     worker: int
@@ -271,7 +271,7 @@ class WorkerRequests:
             self._pool.lanes = lambda: None
 
     def owed_by(self, worker: int) -> list[Read]:
-        """Return what a worker was asked for and has not delivered."""
+        """Return the requests to a worker without a reply."""
         return [
             self._next_read(number, lane.owed)
             for number, lane in self.lanes.items()

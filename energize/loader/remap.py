@@ -1,6 +1,6 @@
-"""How an edited mix goes on from a saved state.
+"""Resuming an edited mix from a saved state.
 
-Every source that is still in the mix keeps its place.
+Every source that is still in the mix keeps its position.
 """
 
 from __future__ import annotations
@@ -57,25 +57,28 @@ _TRIES = 8
 _MOST_LEFT_OUT = 32
 
 _OF_THE_MIX = ("places", "slot", "moves", "changes", "cursors")
-"""Fields of a cursor that say something of the mix as it was."""
+"""Fields of a cursor that describe the previous mix."""
 
 _COUNTS = ("epoch", "taken", "called", "calls", "before", "position")
-"""Fields of the states of lanes that count on, whatever is mixed below."""
+"""Counter fields of lane states; independent of the inputs."""
 
 
 @dataclass(frozen=True)
 class RemapReport:
-    """What became of the sources of a state in an edited mix, by name.
+    """The sources of a saved state in an edited mix, by name.
 
-    `kept`: how many samples, or items of a stream, were taken of each that goes on.
-    `added` and `restarted` begin at their beginning: restarted ones have the name of a
-    dropped one, and another order (other samples, another seed or shuffle). `dropped`:
-    what was taken of those that are gone. `reweighted`: the shares before and now of
-    those that have others, as far as the state tells them. `ended` is how many changes
-    of weights, made while the run went on, the weights of the mix have taken over.
-
-    `left_out` is how many samples each source passes over: none, but where shares are
-    those of costs, mixes stand in that mix, and no place is found otherwise.
+    Attributes:
+        kept: Samples, or items of a stream, delivered of each source that continues.
+        added: New sources, which begin.
+        dropped: Samples delivered of each source that was removed.
+        restarted: Sources that begin again: they have the name of a removed source, but
+            other samples, another seed or another shuffle.
+        reweighted: The saved and the new share of each source with another share, as
+            far as the state contains them.
+        ended: Number of changes of weights during the run, which the weights of the mix
+            replace.
+        left_out: Number of samples that each source skips. Not 0 only if shares are
+            those of costs, mixes are nested, and no exact position exists.
     """
 
     kept: Mapping[str, int]
@@ -87,7 +90,7 @@ class RemapReport:
     left_out: int = 0
 
     def lines(self) -> list[str]:
-        """Return one line for each source, and for each share that is another one."""
+        """Return one line for each source and each changed share."""
         lines = [
             f"{name}: goes on after {count:,} samples"
             for name, count in self.kept.items()
@@ -118,21 +121,21 @@ class RemapReport:
 def remapped(
     dataset: Dataset[Any], saved: Tree, cursor: State, replaced: Sequence[Any] = ()
 ) -> tuple[State, RemapReport]:
-    """Return the cursor from which a run resumes in an edited mix.
+    """Compute the cursor from which a run resumes in an edited mix.
 
     The position stays, so steps, schedules and loops continue.
 
     Args:
         dataset: The edited mix.
-        saved: The config of the dataset that the state was saved of.
+        saved: The config of the dataset in the state.
         cursor: The cursor in the state.
-        replaced: Sources whose files are others than before. They begin anew.
+        replaced: Sources with changed files. They begin again.
 
     Returns:
-        The cursor in the edited mix, and what became of its sources.
+        The cursor in the edited mix, and a report of the sources.
 
     Raises:
-        StateError: If the places of sources are unknown, or mean nothing in this
+        StateError: If the positions of sources are unknown, or not valid in this
             dataset.
     """
     saved_counts = _saved_places(cursor)
@@ -180,7 +183,7 @@ def _old_numbers(
 
 
 def _saved_places(cursor: State) -> dict[str, int]:
-    """Return how many items of each part the saved run had taken."""
+    """Return the number of items of each part in the saved run."""
     saved_counts = cursor.get("places")
     if not isinstance(saved_counts, dict):
         raise StateError(
@@ -194,7 +197,7 @@ def _saved_places(cursor: State) -> dict[str, int]:
 
 
 def _check_comparable(dataset: Dataset[Any], lanes: StreamPosition | None) -> None:
-    """Raise `StateError` for a dataset that cannot resume from a state of another."""
+    """Raise `StateError` for a dataset that cannot resume another one's state."""
     if not tree.never_ends(dataset):
         raise StateError(
             f"{type(dataset).__name__} ends, and its epochs end by what is in them: an "
@@ -227,8 +230,11 @@ def _check_any_kept(
 def _new_places(
     dataset: Dataset[Any], cursor: State, lanes: StreamPosition | None
 ) -> tuple[ReadMix | None, list[PartPosition], int]:
-    """Return what of the dataset is mixed below what reads; where its parts would stand
-    by now, if it had been read from the beginning; and the round that lanes begin with.
+    """Locate the mix in a dataset.
+
+    Returns:
+        The mix, if it is below a reading node. The positions of its parts after a read
+        from the beginning. The round that lanes begin with.
     """
     mix = read_mix(dataset)
     if (mix is not None) != ("slot" in cursor):
@@ -245,11 +251,16 @@ def _new_places(
 def _moves(
     dataset: Any, items: int, new: Sequence[PartPosition], old: Mapping[str, int]
 ) -> tuple[list[Move], int]:
-    """Return what makes each part go on where it was left when so many items of the mix
-    are over; and how many samples each of them leaves out for that.
+    """Compute the moves that bring each part to its saved position.
 
-    Where shares are those of costs, what a part of a mix in the mix goes on with may
-    cost so little that it would have come before. Then parts go on a sample later.
+    If shares are those of costs, a cheap part of a nested mix may have been due
+    earlier. All parts then skip samples.
+
+    Returns:
+        The moves, and the number of samples that each part skips.
+
+    Raises:
+        StateError: If there is no such position.
     """
     for left_out in range(_MOST_LEFT_OUT + 1):
         targets = {part.digest: old.get(part.digest, 0) + left_out for part in new}
@@ -265,7 +276,7 @@ def _moves(
 def _moves_to(
     dataset: Any, items: int, parts: Sequence[PartPosition], targets: Mapping[str, int]
 ) -> list[Move] | None:
-    """Search the moves that lead each part to its target; None if there are none."""
+    """Search the moves that bring each part to its target; None if there are none."""
     starts = {part.digest: part.items for part in parts}
     for _ in range(_TRIES):
         moves = {
@@ -286,9 +297,7 @@ def _moves_to(
 def _without(
     old: Mapping[str, int], new: Sequence[PartPosition], replaced: Sequence[Any]
 ) -> dict[str, int]:
-    """Return the positions of a saved state, of which those of parts that read such
-    sources are of no part of the new mix.
-    """
+    """Return saved counts; those of parts with replaced sources match no new part."""
     gone = {source.identity for source in replaced}
     replaced_digests = {
         part.digest
@@ -304,8 +313,8 @@ def _without(
 def _check_settled(
     dataset: Dataset[Any], position: int, parts: Sequence[PartPosition]
 ) -> None:
-    """Raise `StateError` where what the next item is made of was settled before: where
-    it takes nothing that was not taken already.
+    """Raise `StateError` if the next item was composed earlier, from samples already
+    counted.
     """
     if [part.items for part in part_positions(dataset, position + 1)] == [
         part.items for part in parts
@@ -323,9 +332,13 @@ def _remap_lanes(
     order: Sequence[int | None],
     begin: int | None,
 ) -> str:
-    """Return the states of lanes in an edited mix: its inputs that were there stand
-    where they stood, in the `order` of the new ones; others begin. Lanes that read
-    their own parts of the mix `begin` with a round that none of them has read.
+    """Return the states of lanes in an edited mix.
+
+    Args:
+        dataset: The edited mix.
+        state: The saved position.
+        order: The saved number of each input; None if it is new.
+        begin: The round in which lanes begin; None if they read the mix as a whole.
     """
     stream = without_loops(dataset)
     cursors: list[State | None] = []
@@ -345,9 +358,7 @@ def _remap_lanes(
 
 
 def _remap_state(fresh: State, saved: State, order: Sequence[int | None]) -> State:
-    """Return a state in which nothing was read, with what a lane has counted before and
-    the states of the inputs that it had.
-    """
+    """Return a fresh state with the counters and kept inputs of a saved state."""
     counts = {
         name: saved.get(name, value) for name, value in fresh.items() if name in _COUNTS
     }
@@ -386,7 +397,7 @@ def _report(
 
 
 def _source_names(parts: Sequence[PartPosition]) -> dict[str, str]:
-    """Return the names of the sources of each part, which configs use, by its label."""
+    """Return the source names of each part, which configs use, by its label."""
     return {
         part.name: ", ".join([source.name for source in part.sources]) for part in parts
     }
@@ -395,7 +406,7 @@ def _source_names(parts: Sequence[PartPosition]) -> dict[str, str]:
 def _continued_counts(
     parts: Sequence[PartPosition], saved_counts: Mapping[str, int]
 ) -> dict[str, int]:
-    """Return what was taken of the parts that the saved mix had, by label."""
+    """Return the counts of the parts that the saved mix had, by label."""
     return {
         part.name: saved_counts[part.digest]
         for part in parts
@@ -413,7 +424,7 @@ def _reweighted(
     changes: Sequence[Change],
     labels: Mapping[str, str],
 ) -> dict[str, tuple[float, float]]:
-    """Return the shares before and now of the parts whose share differs, by label."""
+    """Return the old and new shares that differ, by the label of the part."""
     old_shares = shares_of(_last_weights(saved, changes))
     new_shares = shares_of(weights_of(config_tree(dataset)))
     return {
@@ -426,7 +437,7 @@ def _reweighted(
 def _dropped(
     saved: Tree, saved_counts: Mapping[str, int], parts: Sequence[PartPosition]
 ) -> dict[str, int]:
-    """Return what was taken of the saved parts that are gone, by their own names."""
+    """Return the counts of the saved parts that were removed, by source names."""
     digests = {part.digest for part in parts}
     names = _names(saved, saved_counts)
     return {
@@ -437,7 +448,7 @@ def _dropped(
 
 
 def _last_weights(saved: Tree, changes: Sequence[Change]) -> dict[str, Any]:
-    """Return the weights of the outermost blend of a saved run, as they were last."""
+    """Return the last weights of the outermost blend of a saved run."""
     weights: dict[str, Any] = dict(weights_of(saved))
     for change in changes:
         if not change.blend and set(change.weights) == set(weights):
@@ -446,9 +457,7 @@ def _last_weights(saved: Tree, changes: Sequence[Change]) -> dict[str, Any]:
 
 
 def _names(tree: Any, old: Mapping[str, int]) -> Iterator[str]:
-    """Yield the names of the parts of a saved state, in its order, as far as it tells
-    them.
-    """
+    """Yield the names of the parts of a saved state, or their digests if unknown."""
     names = list(leaf_names(tree))
     has_names = len(names) == len(old)
     yield from names if has_names else (f"source {digest}" for digest in old)

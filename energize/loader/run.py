@@ -1,6 +1,4 @@
-"""A dataset as a run reads it: where it begins, what a state says, what became of it
-since.
-"""
+"""Runs: a dataset with its settings and the edits made since it began."""
 
 from __future__ import annotations
 
@@ -64,11 +62,17 @@ T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 _MOST = 8
-"""Differences between ranks that are shown."""
+"""Maximum number of differences between ranks that are shown."""
 
 
 class Copy(NamedTuple, Generic[T]):
-    """An item that fills missing places, what it is made of, and where it is read."""
+    """An item that fills missing positions.
+
+    Attributes:
+        item: The item.
+        made: Its origin.
+        before: The state of its lane before it.
+    """
 
     item: T
     made: ItemOrigin
@@ -76,8 +80,19 @@ class Copy(NamedTuple, Generic[T]):
 
 
 class Run(Generic[T]):
-    """The dataset that was `given`, what became of it since (`edits`), and what is the
-    same for all loops until it is edited again.
+    """A dataset as a run reads it.
+
+    Args:
+        original: The dataset that the run began with.
+        settings: The settings of the loader.
+        context: How samples are read.
+        workers: Number of workers.
+
+    Attributes:
+        edits: The edits since the run began.
+        dataset: The dataset with the edits.
+        loop: Number of steps in a loop; None if loops are epochs.
+        endless: Whether the epoch never ends.
     """
 
     def __init__(
@@ -109,9 +124,7 @@ class Run(Generic[T]):
         )
 
     def edited(self, edits: Edits) -> Run[T]:
-        """Return the same over a dataset that became another one; raise as
-        `Edits.applied`.
-        """
+        """Return the run with other edits; raise as `Edits.applied`."""
         if edits == self.edits:
             return self
         other = copy.copy(self)
@@ -123,8 +136,10 @@ class Run(Generic[T]):
         return other
 
     def resumed(self, cursor: State) -> tuple[Run[T], RunPosition]:
-        """Return the same over the dataset as it was edited when a state was saved, and
-        the place in it; raise `StateError` if this dataset cannot go on from it.
+        """Return the run with the edits of a saved state, and the saved position.
+
+        Raises:
+            StateError: If this dataset cannot resume from the state.
         """
         try:
             run = self.edited(Edits.loaded(cursor))
@@ -134,7 +149,7 @@ class Run(Generic[T]):
         return run, run.loaded_position(cursor)
 
     def loaded_position(self, state: State) -> RunPosition:
-        """Return the position in a saved state, as this run continues it."""
+        """Return the position in a saved state."""
         step = state.get("step", 0)
         step = (
             step if self.loop is None else step % self.loop
@@ -168,23 +183,19 @@ class Run(Generic[T]):
         )
 
     def items_at(self, position: RunPosition) -> int:
-        """Return how many items of all ranks come before a place; of a stream whose
-        length only reading tells, those of the epoch.
-        """
+        """Return the number of items before a position; of the epoch, if unknown."""
         items = items_of(self.dataset, position)
         return cast("StreamPosition", position).position if items is None else items
 
     def start(self) -> RunPosition:
-        """Return the place before the first item."""
+        """Return the position before the first item."""
         if self.dataset.indexed:
             state = tree.state_at(self.dataset, 0)
             return state if self.loop is None else state | {"step": 0}
         return StreamPosition(self.settings.delivery.lanes or lanes_of(self.original))
 
     def saved(self, position: RunPosition, agreement: Agreement | None) -> State:
-        """Return a place as plain data, gathered from all ranks if each knows some
-        lanes only.
-        """
+        """Return a position as plain data, with the lanes of all ranks."""
         lanes = position if isinstance(position, StreamPosition) else None
         items = self.items_at(position)
         state = position
@@ -202,9 +213,11 @@ class Run(Generic[T]):
     def check_alike(
         self, position: RunPosition, ranks: Ranks, agreement: Agreement, *, loaded: bool
     ) -> None:
-        """Raise on all ranks when they do not begin the same loop of the same run:
-        `ConfigError` naming ranks and arguments, `StateError` if they have loaded
-        different states.
+        """Check that all ranks begin the same loop of the same run.
+
+        Raises:
+            ConfigError: Naming ranks and arguments that differ.
+            StateError: If the ranks have loaded different states.
         """
         config = self.dataset.order_config
         at = position
@@ -239,7 +252,7 @@ class Run(Generic[T]):
     def plan(
         self, ranks: Ranks, position: int, size: int, offset: int = 0, begun: int = 0
     ) -> EpochPlan:
-        """Return what is delivered of an epoch; see `plan_epoch`."""
+        """Return the plan of an epoch; see `plan_epoch`."""
         return plan_epoch(
             ranks,
             position,
@@ -251,9 +264,7 @@ class Run(Generic[T]):
         )
 
     def beginning_loop(self, cursor: RunPosition) -> RunPosition:
-        """Return a place as one where a loop begins: of full length, wherever the one
-        before was left.
-        """
+        """Return a position where a loop of full length begins."""
         if isinstance(cursor, StreamPosition):
             return replace(
                 cursor, step=0, offset=0 if self.endless else cursor.position
@@ -265,9 +276,7 @@ class Run(Generic[T]):
         return cursor | {"offset": offset, "begun": 0}
 
     def within_loop(self, position: RunPosition) -> bool:
-        """Return whether a loop that began at the first item is on its way at a
-        place.
-        """
+        """Return whether a position is inside a loop from the first item."""
         if isinstance(position, StreamPosition):
             return bool(position.position if self.loop is None else position.step)
         if self.loop is not None:
@@ -275,9 +284,7 @@ class Run(Generic[T]):
         return bool(position.get("begun") or position["position"] % self.dataset.size)
 
     def steps(self, ranks: Ranks) -> int:
-        """Return the steps of a whole loop on this rank, or of one pass if that never
-        ends.
-        """
+        """Return the steps of a loop on this rank; of one pass if it is endless."""
         if self.loop is not None:
             return self.loop
         if not self.dataset.sized or self.dataset.size == INFINITE:
@@ -285,7 +292,7 @@ class Run(Generic[T]):
         return self.plan(ranks, 0, self.dataset.size).steps
 
     def accumulation_steps(self, ranks: Ranks) -> int:
-        """Return the steps that make one global batch."""
+        """Return the number of steps in a global batch."""
         if self._global_items is None:
             return 1
         items = self._global_items
@@ -302,8 +309,10 @@ class Run(Generic[T]):
         return steps
 
     def first_item(self, lane: int, lanes: int) -> Copy[T]:
-        """Return the first item of a lane in the run, or of the next lane that has one;
-        raise `EmptyDatasetError` if none has.
+        """Read the first item of a lane, or of the next lane that has one.
+
+        Raises:
+            EmptyDatasetError: If no lane has an item.
         """
         reading = self.context.counted_by(SILENT.sink.report)
         with activate(self.settings.cache_pool):
@@ -320,13 +329,12 @@ class Run(Generic[T]):
         )
 
     def first_unread_slot(self, run_position: Any, named: NamedBlend) -> int:
-        """Return the first slot of a blend that no lane known here needed for what it
-        delivered.
+        """Return the first slot of a blend that no local lane has needed.
 
-        So the slot depends on what was delivered alone, whatever has been opened or
-        read ahead. The innermost dataset on the way to the blend that finds its items
-        by reading takes one position of its input in every round of as many positions
-        as there are lanes; the slot is the first one of a round that no lane has begun.
+        The slot depends on delivered items only, whatever was opened or read ahead. The
+        innermost node above the blend that finds items by reading takes one position
+        for each lane in every round; the slot is the first one of a round that no lane
+        has begun.
         """
         nodes: list[Any] = [self.dataset]
         for number in named.way:
@@ -375,7 +383,7 @@ class Run(Generic[T]):
 
 
 class _Marked(PassingDataset[T_co]):
-    """A dataset whose stream answers `LaneStream.first_unread`."""
+    """A dataset that marks the end of `LaneStream.first_unread`."""
 
     order_name = "_Marked"
 
@@ -410,7 +418,7 @@ class _MarkedStream(LaneStream[T]):
 
 
 def check_goes_on(dataset: Any, named: NamedBlend) -> None:
-    """Raise `ConfigError` for a blend that ends, or whose first slots come again."""
+    """Raise `ConfigError` for a blend that ends or repeats its first slots."""
     if not getattr(named.blend, "is_endless", True):
         raise ConfigError(
             f"{named.label} ends (by stop={named.blend.stop!r} or max_epochs), and "
@@ -432,9 +440,7 @@ def check_goes_on(dataset: Any, named: NamedBlend) -> None:
 
 
 def check_same_change(agreement: Agreement, step: int, request: str) -> None:
-    """Raise `LoaderError` on all ranks unless all say the same of weights at the same
-    step.
-    """
+    """Raise `LoaderError` on all ranks unless they request the same weights."""
     requests = agreement.trees(
         [f"{request[:400]}, before step {step}", digest(request)], "set_weights"
     )
@@ -452,7 +458,7 @@ def check_same_change(agreement: Agreement, step: int, request: str) -> None:
 def _differing_values(
     names: Iterable[str], of_ranks: Sequence[dict[str, Any]]
 ) -> list[str]:
-    """Return the values that differ between ranks, a line for each name."""
+    """Return a line for each value that differs between ranks."""
     lines = []
     for name in names:
         groups = ranks_by_value([json.dumps(values[name]) for values in of_ranks])
@@ -465,9 +471,7 @@ def _differing_values(
 
 
 def _different_runs(statements: Sequence[Any], *, loaded: bool) -> EnergizeError:
-    """Return the error of ranks that do not begin the same loop, by what each of them
-    said.
-    """
+    """Return the error for ranks that do not begin the same loop."""
     (mark, text, first) = statements[0]
     lines = _differing_values(first, [values for *_, values in statements])
     other = next(

@@ -1,4 +1,4 @@
-"""What a loader is told beside the dataset and the ranks, checked."""
+"""The arguments of a loader, validated and grouped."""
 
 from __future__ import annotations
 
@@ -32,15 +32,13 @@ from energize.report import Ledger
 T = TypeVar("T")
 
 DEFAULT_BYTES = 2**29
-"""Bytes that one rank's workers read ahead together: 40 photographs of 2000 x 2000
-pixels."""
+"""Bytes that the workers of a rank read ahead: 40 photographs of 2000 x 2000 pixels."""
 
 DEFAULT_TIMEOUT = 300.0
-"""Seconds: less than the collectives of other ranks wait before they give up (NCCL's
-600)."""
+"""Seconds; less than the timeout of NCCL's collectives, 600."""
 
 WARN_SECONDS = 60.0
-"""Seconds without an item after which the log shows which worker is busy with what."""
+"""Seconds without an item after which stacks of workers are logged."""
 
 ListPath = str | os.PathLike[str]
 

@@ -1,13 +1,11 @@
-"""What travels between a trainer and its workers: messages, shared memory, items and
+"""Transport between a trainer and its workers: messages, shared memory, items and
 errors.
 
-Large tensors and arrays travel in shared memory. Making it costs far more than copying
-into it: the kernel clears every page, and both sides map it anew. So a worker keeps its
-regions, and writes into one again as soon as the trainer has let go of everything in
-it. The first byte of a region says whether it has: the worker sets it, the trainer
-clears it, and no message is needed. A region is a file without a name (memfd) whose
-descriptor travels once, so nothing can be left over, and the size of /dev/shm is no
-limit.
+Large tensors and arrays are sent in shared memory. Creating it is much slower than
+copying, since the kernel clears and maps every page, so a worker reuses its regions.
+The first byte of a region is a flag: the worker sets it, and the trainer clears it when
+the last array over it is gone. A region is an unnamed file (memfd), and its descriptor
+is sent once. So nothing is left over, and the size of /dev/shm is no limit.
 """
 
 from __future__ import annotations
@@ -51,10 +49,10 @@ from energize.errors import LoaderError
 from energize.loader.failures import Failure
 
 SMALL = 512 * 1024
-"""Bytes up to which a tensor or an array is copied through the socket."""
+"""Maximum bytes of a tensor or array that is copied through the socket."""
 
 _MESSAGE = struct.Struct("!8sQ")
-"""The mark of a message, and its bytes."""
+"""The header of a message: the mark, and the number of bytes."""
 
 _MARK = b"energize"
 
@@ -63,13 +61,13 @@ _LENGTH = struct.Struct("!Q")
 _PIECE = 2**20
 
 _HEADER = 64
-"""Bytes of a region before the data: the flag, and the rest of a cache line."""
+"""Bytes of a region before the data: the flag, padded to a cache line."""
 
 _FREE_REGIONS = 16
-"""How many unused regions a worker keeps, or as many as are in use."""
+"""Minimum number of unused regions that a worker keeps."""
 
 _MOST_WASTE = 2
-"""A region this many times as large as what it shall hold is left to larger ones."""
+"""Maximum size of a region relative to its content."""
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -77,21 +75,27 @@ T = TypeVar("T")
 
 
 class GarbledError(Exception):
-    """What came is no message: somebody else has written to the other end."""
+    """Data on a channel is not a message: another process wrote to it."""
 
 
 class Message(NamedTuple):
-    """Bytes, or a file descriptor, which is the receiver's to close."""
+    """Bytes, or a file descriptor.
+
+    Attributes:
+        data: The bytes.
+        descriptor: The descriptor, which the receiver closes.
+    """
 
     data: memoryview
     descriptor: int | None
 
 
 class Channel:
-    """One end of a pair of sockets: `send`, `wait` and `ready` are the worker's, the
-    rest the trainer's, which never waits: it takes what has come, keeps what is not yet
-    a whole message, and sends what the other side has room for. So a worker that is
-    stopped in the middle of a message holds up nobody.
+    """One end of a socket pair between a trainer and a worker.
+
+    `send`, `wait` and `ready` block; the worker uses them. The trainer never blocks: it
+    receives what has arrived, keeps incomplete messages, and sends as much as the
+    socket accepts. So a worker that is stopped inside a message blocks no one.
     """
 
     def __init__(self, end: socket.socket) -> None:
@@ -103,11 +107,11 @@ class Channel:
         self._descriptor: int | None = None
 
     def fileno(self) -> int:
-        """Return the descriptor to wait for."""
+        """Return the descriptor to poll."""
         return self._socket.fileno()
 
     def close(self) -> None:
-        """Close this end, and a descriptor that came with half a message."""
+        """Close this end, and the descriptor of an incomplete message."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
@@ -141,7 +145,7 @@ class Channel:
         self.flush()
 
     def flush(self) -> bool:
-        """Send what the other side has room for; return whether nothing is left."""
+        """Send as much as the socket accepts; return whether nothing is left."""
         while self._unsent:
             try:
                 del self._unsent[: self._socket.send(self._unsent)]
@@ -150,15 +154,17 @@ class Channel:
         return True
 
     def received(self) -> Iterator[Message]:
-        """Yield the messages that are there; raise `EOFError` if the other side is gone
-        and all are taken.
+        """Yield the messages that have arrived.
+
+        Raises:
+            EOFError: After the last message, if the other end is closed.
         """
         with suppress(BlockingIOError):
             while True:
                 yield from self._received()
 
     def _received(self) -> Iterator[Message]:
-        """Yield one more piece of a message, which may complete it."""
+        """Receive one more piece, and yield the message if it is complete."""
         if self._body is None:
             wanted = _MESSAGE.size - len(self._head)
             piece, descriptors, flags, _ = socket.recv_fds(self._socket, wanted, 1)
@@ -195,11 +201,11 @@ class Channel:
 
 @dataclass(frozen=True, slots=True)
 class LaneSet:
-    """All lanes of a dataset.
+    """The lanes of a dataset.
 
     Attributes:
         count: Number of lanes.
-        edits: What became of the dataset since the run began.
+        edits: The edits of the dataset since the run began.
         endless: Whether the epoch of a stream never ends.
         plan: The positions to read of an indexed dataset; None for a stream.
         world_size: Number of ranks that share the plan.
@@ -241,7 +247,7 @@ class LaneSet:
         return PositionReader(dataset, self.plan, part, context, turn=at, turns=turns)
 
     def turns(self, lane: int) -> int:
-        """Return how many items a lane of an indexed dataset has."""
+        """Return the number of items in a lane of an indexed dataset."""
         if self.plan is None:
             return INFINITE
         first = lane // self.world_size
@@ -250,8 +256,15 @@ class LaneSet:
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """Asks for `items` more items of a lane, which a worker that reads it for the same
-    `run` has open; else it opens it after `at` items, in `state`.
+    """A request for items of a lane.
+
+    Attributes:
+        run: The run.
+        lanes: All lanes of the dataset.
+        lane: The lane.
+        at: Number of items before the first request of the lane in this run.
+        state: The state of the lane there.
+        items: Number of items.
     """
 
     run: int
@@ -271,8 +284,11 @@ class Read:
 
 @dataclass(frozen=True, slots=True)
 class ShippedError:
-    """An exception and its causes, each pickled by itself, and the traceback as
-    text.
+    """An exception with its causes; picklable.
+
+    Attributes:
+        chain: The exception and its causes, each pickled separately.
+        trace: The traceback as text.
     """
 
     chain: tuple[bytes, ...]
@@ -280,9 +296,7 @@ class ShippedError:
 
     @classmethod
     def of(cls, error: BaseException) -> ShippedError:
-        """Return `error` ready to travel; what cannot be rebuilt is replaced by its
-        text.
-        """
+        """Pack an exception. Links that cannot be pickled become their text."""
         chain = []
         link: BaseException | None = error
         while link is not None:
@@ -291,9 +305,7 @@ class ShippedError:
         return cls(tuple(chain), "".join(traceback.format_exception(error)))
 
     def rebuilt(self) -> BaseException:
-        """Return the exception with its causes, and the original traceback as a
-        note.
-        """
+        """Return the exception with its causes and the traceback as a note."""
         chain: list[BaseException] = [pickle.loads(data) for data in self.chain]  # noqa: S301 - from a worker of this very loader
         for effect, cause in itertools.pairwise(chain):
             effect.__cause__ = cause
@@ -341,7 +353,7 @@ class Reply:
         origins: The origin of each item.
         end: The state after the last item of the epoch of a stream, if it was reached.
         error: The error that ended reading after these items.
-        notes: What happened while they were read.
+        notes: Failures and log lines.
     """
 
     run: int
@@ -356,16 +368,19 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class RegionBytes:
-    """What travels in place of bytes: where they are."""
+    """A reference to bytes in a region, sent in their place."""
 
     region: int
     size: int
 
 
 class Regions:
-    """The worker's side of shared memory. `made` are the descriptors of regions that
-    are new to the trainer, in the order of their numbers; `dropped` the numbers of
-    those given up.
+    """The worker's side of shared memory.
+
+    Attributes:
+        made: Descriptors of regions that are new to the trainer, in order of their
+            numbers.
+        dropped: Numbers of regions that were released.
     """
 
     def __init__(self) -> None:
@@ -374,7 +389,7 @@ class Regions:
         self.dropped: list[int] = []
 
     def put(self, data: memoryview) -> RegionBytes:
-        """Copy contiguous bytes into a region, which is taken until the trainer frees
+        """Copy contiguous bytes to a region, which is in use until the trainer frees
         it.
         """
         number = self._free_region(len(data))
@@ -405,9 +420,7 @@ class Regions:
         return number
 
     def _free_region(self, size: int) -> int | None:
-        """Return the smallest free region that fits. Of other free ones, too many are
-        not kept.
-        """
+        """Return the smallest free region that fits, and release surplus ones."""
         free = [number for number, memory in self._regions.items() if not memory[0]]
         room = {number: len(self._regions[number]) - _HEADER for number in free}
         fitting = [n for n in free if size <= room[n] <= max(size, 1) * _MOST_WASTE]
@@ -426,15 +439,13 @@ class ReceivedRegions:
         self._regions, self._numbers = dict[int, Bytes](), itertools.count()
 
     def add(self, descriptor: int) -> None:
-        """Take over a new region; the descriptor is closed."""
+        """Map a new region, and close its descriptor."""
         with open(descriptor, "rb"):
             memory = mmap.mmap(descriptor, 0)
         self._regions[next(self._numbers)] = np.frombuffer(memory, dtype=np.uint8)
 
     def view(self, sent: RegionBytes) -> Bytes:
-        """Return the bytes; their region is freed when the last array over them is
-        gone.
-        """
+        """Return bytes of a region, which is freed with the last array over them."""
         memory = self._regions[sent.region]
         lease = memory[
             _HEADER : _HEADER + sent.size
@@ -443,7 +454,7 @@ class ReceivedRegions:
         return lease
 
     def loads(self, data: memoryview) -> tuple[Any, int]:
-        """Return what `dumps` packed, and the bytes that it takes."""
+        """Return a value that `dumps` packed, and its size in bytes."""
         end = len(data) - _LENGTH.size
         (length,) = _LENGTH.unpack(data[end:])
         buffers, dropped = pickle.loads(data[length:end])  # noqa: S301 - from our own worker
@@ -462,10 +473,10 @@ def _free(memory: Bytes, owner: int) -> None:
 
 
 class _Pickler(pickle.Pickler):
-    """Tensors as buffers, as numpy's arrays are anyway.
+    """Pickles tensors as buffers, like numpy arrays.
 
-    It must not refer to itself: with a method of its own as callback it would live, and
-    hold the whole batch, until garbage is collected.
+    It must not refer to itself, for example by a bound method as callback: a cycle
+    would keep the whole batch alive until garbage collection.
     """
 
     def reducer_override(self, obj: Any) -> Any:
@@ -500,9 +511,7 @@ def _dump_buffers(
     file: BinaryIO,
     put: Callable[[memoryview], T],
 ) -> list[T]:
-    """Pickle `value` into a file, but for large buffers; return where each of these was
-    put.
-    """
+    """Pickle a value to a file; return where each large buffer was put."""
     places: list[T] = []
 
     def stays(buffer: pickle.PickleBuffer) -> bool:
@@ -516,9 +525,7 @@ def _dump_buffers(
 
 
 def dumps(value: Any, regions: Regions) -> memoryview:
-    """Return `value` packed for the trainer, large buffers in regions; see
-    `ReceivedRegions`.
-    """
+    """Pack a value for the trainer, with large buffers in regions."""
     file = io.BytesIO()
     sent = _dump_buffers(value, _Pickler, file, regions.put)
     length = file.tell()
@@ -532,9 +539,7 @@ def dumps(value: Any, regions: Regions) -> memoryview:
 
 
 class _DatasetPickler(pickle.Pickler):
-    """Sources with the columns that they have looked up, which no worker has to read
-    again.
-    """
+    """Pickles sources with their column cache, so that workers need not read it."""
 
     def reducer_override(self, obj: Any) -> Any:
         columns = vars(obj).get("_column_cache") if isinstance(obj, Source) else None
@@ -545,9 +550,7 @@ class _DatasetPickler(pickle.Pickler):
 
 
 def stored(value: Any) -> BinaryIO:
-    """Return a file in memory that holds a value for `rebuilt`, its large arrays as
-    they are.
-    """
+    """Return an in-memory file for `rebuilt`, which maps large arrays."""
     file = os.fdopen(os.memfd_create("energize", os.MFD_CLOEXEC), "wb")
     head = io.BytesIO()
 
@@ -563,8 +566,9 @@ def stored(value: Any) -> BinaryIO:
 
 
 def rebuilt(descriptor: int) -> Any:
-    """Return what `stored` wrote, and close the file. Its large arrays stay in the
-    memory that all processes share; what one of them writes there only it sees.
+    """Return the value in a file of `stored`, and close the file.
+
+    Its large arrays are shared by all processes, copy-on-write.
     """
     with open(descriptor, "rb"):
         memory = memoryview(mmap.mmap(descriptor, 0, access=mmap.ACCESS_COPY))

@@ -1,11 +1,9 @@
-"""The saved state of a loader: what it holds, whether it fits a dataset, and how an
-edited mix goes on from it.
+"""The saved state of a loader.
 
-A state holds the fingerprint and the config of what decides which samples come, details
-that decide nothing, where the run stands (the cursor), and a check value over all of
-these, which tells damage. All but the version are texts: torch.distributed.checkpoint
-cuts dicts and lists into an entry for each leaf, and then insists on the same leaves
-when it loads. In an edited mix every source that is still there keeps its place.
+A state contains the fingerprint and the config of the order, details that no sample
+depends on, the position (the cursor), and a check value, which detects damage. All
+fields but the version are texts: torch.distributed.checkpoint splits dicts and lists
+into an entry for each leaf, and requires the same leaves when it loads.
 """
 
 from __future__ import annotations
@@ -63,7 +61,7 @@ ON_MISMATCH = ("error", "remap")
 
 _SHOWN = 20
 _FOUND = 1000
-"""Differences that are shown, and looked for."""
+"""Maximum numbers of differences that are shown, and compared."""
 
 _OF_CURSOR = (
     *(
@@ -88,7 +86,13 @@ _log = logging.getLogger("energize")
 def packed_state(
     dataset: Dataset[Any], cursor: State, world_size: int | None = None
 ) -> State:
-    """Return the state to save, of a cursor's state, on so many ranks."""
+    """Return the state to save.
+
+    Args:
+        dataset: The dataset of the run, without edits.
+        cursor: The position.
+        world_size: Number of ranks; None if it is not recorded.
+    """
     config = dataset.order_config
     details = _details(dataset)
     if world_size is not None:
@@ -98,7 +102,7 @@ def packed_state(
 
 
 def sealed(state: Mapping[str, str]) -> State:
-    """Return a state of the same texts with their check value."""
+    """Return a state with these texts and their check value."""
     texts = {name: state[name] for name in FIELDS}
     return {"version": VERSION, **texts, "check": _check(texts)}
 
@@ -108,9 +112,9 @@ def _check(state: Mapping[str, str]) -> str:
 
 
 def _details(dataset: Dataset[Any]) -> State:
-    """Return what decides nothing: where loops end, where folders are mounted,
-    functions that are called, by what files of sources are known again, and which mix
-    it was made of.
+    """Return the details of a state: loops, folders, functions and file records.
+
+    No sample depends on them.
     """
     config = dataset.order_config
     functions = [function[:300] for function in config.functions]
@@ -127,9 +131,9 @@ def _details(dataset: Dataset[Any]) -> State:
 
 
 def _records(dataset: Dataset[Any]) -> dict[str, str]:
-    """Return what preparing saw of the files of each source, by a digest of its
-    identity, where that is known; nothing for a mix of very many, so that states stay
-    small.
+    """Return a digest of the file record of each source, by a digest of its identity.
+
+    Empty for a mix of many sources, so that states stay small.
     """
     source_records = [getattr(source, "record", None) for source in dataset.sources]
     if len(source_records) > _MOST_RECORDS:
@@ -149,10 +153,10 @@ def _key_of(source: Any) -> str:
 
 
 def checked_state(saved: object) -> State:
-    """Return a state as it was saved; raise `StateError` if it was changed since, or is
-    none.
+    """Validate a saved state. The check value detects damage; it is not a signature.
 
-    The check value tells damage, not malice: it is no signature.
+    Raises:
+        StateError: If the value is not a state, or was changed.
     """
     if not isinstance(saved, Mapping):
         raise StateError(
@@ -203,8 +207,10 @@ def tree_of(state: State) -> Tree:
 
 
 def cursor_of(state: State) -> State:
-    """Return where a saved state stands; raise `StateError` for what are no numbers of
-    items.
+    """Return the cursor in a saved state.
+
+    Raises:
+        StateError: If its fields are not valid.
     """
     cursor = unpacked(state_field(state, "cursor", str), "cursor")
     for name in cursor:
@@ -222,7 +228,7 @@ def cursor_of(state: State) -> State:
 
 
 def unpacked_state(dataset: Dataset[Any], saved: object) -> State:
-    """Return the cursor's state in a saved one, for what has no weights that change."""
+    """Return the cursor in a state, for loaders with constant weights."""
     cursor, _ = resumed(dataset, saved, strict=None)
     if Edits.loaded(cursor) != NOT_EDITED:
         raise StateError(
@@ -240,14 +246,22 @@ def resumed(
     strict: bool | None = True,
     on_mismatch: str = "error",
 ) -> tuple[State, RemapReport | None]:
-    """Return the cursor's state in a saved one, and what it became in an edited mix.
+    """Return the cursor from which a run over a dataset resumes.
 
-    Raise `StateMismatchError` if it was saved over another dataset, `StateError` if it
-    is no state of this version. With `strict=False` differences are warnings, as is
-    what changes no sample in any case: other functions, folders mounted elsewhere,
-    loops of another length; with None, users have no such choice. With
-    `on_mismatch="remap"` sources that are still there keep their places, see
-    `remapped`.
+    Args:
+        dataset: The dataset.
+        saved: The state.
+        strict: Whether differences are errors. If False, they are logged as warnings.
+            None is True for callers without this option.
+        on_mismatch: "error", or "remap" to keep the positions of sources that are still
+            in the mix, see `remapped`.
+
+    Returns:
+        The cursor, and a report if the mix was edited.
+
+    Raises:
+        StateMismatchError: If the state was saved with another dataset.
+        StateError: If it is not a valid state of this version.
     """
     _check_on_mismatch(on_mismatch, strict=strict)
     state = checked_state(saved)
@@ -282,8 +296,11 @@ def _check_on_mismatch(on_mismatch: str, *, strict: bool | None) -> None:
 
 
 def check_place(dataset: Dataset[Any], cursor: State) -> None:
-    """Raise `StateError` for a place that a run over the dataset, to which the edits of
-    the state were applied, does not come to.
+    """Check the counts of a cursor against the order of a dataset with the edits of the
+    state.
+
+    Raises:
+        StateError: If a run over the dataset does not reach this position.
     """
     if "places" not in cursor:
         return
@@ -315,7 +332,7 @@ def _no_place(detail: str) -> StateError:
 
 
 def differences(dataset: Dataset[Any], saved: object) -> list[str]:
-    """Return what forbids to go on from a saved state over a dataset, a line each."""
+    """Return the differences that prevent a resume, one line each."""
     state = checked_state(saved)
     details = saved_details(state)
     current = _details(dataset)
@@ -357,7 +374,7 @@ def _mismatches(
     details: State,
     replaced: Sequence[Any],
 ) -> list[str]:
-    """Return what forbids to resume a saved run over a dataset, a line each."""
+    """Return the differences that prevent a resume, one line each."""
     lines = _loops_that_differ(dataset, details) + _replaced_lines(replaced)
     if saved["fingerprint"] == dataset.order_config.fingerprint:
         return lines
@@ -401,7 +418,7 @@ def _replaced_lines(replaced: Sequence[Any]) -> list[str]:
 def _differences(
     dataset: Dataset[Any], saved: Tree, current: Tree, items: int | None
 ) -> list[str]:
-    """Return the differences of two configs that concern the order after `items`."""
+    """Return the differences of two configs in the order after `items`."""
     lines = islice(changed_until(dataset, saved, current, items), _FOUND)
     return list(dict.fromkeys(lines))
 
@@ -428,10 +445,9 @@ def _are_all(of_type: type, values: Sequence[Any]) -> bool:
 
 
 def _replaced(dataset: Dataset[Any], saved: State, current: State) -> list[Any]:
-    """Return the sources whose files are known to be others than when the state was
-    saved.
+    """Return the sources with other files than when the state was saved.
 
-    No order depends on what is in files, so they are no part of the fingerprint.
+    Files are no part of the fingerprint, since no order depends on their contents.
     """
     saved_records = saved.get("records")
     records = current.get("records", {})
@@ -446,8 +462,9 @@ def _replaced(dataset: Dataset[Any], saved: State, current: State) -> list[Any]:
 
 
 def _loops_that_differ(dataset: Dataset[Any], details: State) -> list[str]:
-    """Loops that count steps, where they did not, or the other way round: an obstacle
-    where passes end, which without loops all lanes do together.
+    """Return a line if loops count steps in only one of two runs over finite streams.
+
+    The lanes of such a stream end their passes together only without loops.
     """
     node = tree.unwrap(dataset)
     if dataset.indexed or (node.sized and node.size == INFINITE):
@@ -494,7 +511,7 @@ def _functions_without(
 
 
 def saved_details(saved: State) -> State:
-    """Nothing where they are damaged, for no sample depends on them."""
+    """Return the details in a state; empty if they are damaged."""
     try:
         return unpacked(state_field(saved, "details", str), "details")
     except StateError:
@@ -508,27 +525,29 @@ def _loop(steps: object) -> str:
 def report_of_state(
     dataset: Dataset[Any] | None, state: State, *, strict: bool = True
 ) -> Report:
-    """Return what a run had been given when it saved this state, as a `Report` over all
-    ranks.
+    """Return a report of a run, over all ranks, from its saved state.
 
-    With the `dataset` of the run it has the samples, shares and epochs of each source,
-    as its order gives them, with what was changed while the run went on; of a stream,
-    whose state says where its lanes stand and not what they gave, what was asked for.
-    Without the dataset (None) it has the names of the sources and how far the run has
-    come, which is all that a state says alone.
+    Args:
+        dataset: The dataset of the run. The report then has the samples, shares and
+            epochs of each source, reconstructed from the order. For a stream it has the
+            requested shares only. None for a report with the names of sources and the
+            position.
+        state: The state.
+        strict: If False, a state of another dataset is logged as a warning.
 
-    Raise what `Loader.load_state_dict` raises; with `strict=False` a state of another
-    dataset is a warning.
+    Raises:
+        StateError: As `Loader.load_state_dict`.
 
-    >>> from energize import BlendDataset, ListSource, get_loader
-    >>> parts = {"web": ListSource(range(90)), "code": ListSource(range(9))}
-    >>> mix = BlendDataset(parts, weights={"web": 3, "code": 1})
-    >>> loader = get_loader(mix)
-    >>> for step, sample in zip(range(40), loader):
-    ...     pass
-    >>> report = report_of_state(mix, loader.state_dict())
-    >>> report["code"].counts.samples, round(report["code"].epochs, 2)
-    (10, 1.11)
+    Example:
+        >>> from energize import BlendDataset, ListSource, get_loader
+        >>> parts = {"web": ListSource(range(90)), "code": ListSource(range(9))}
+        >>> mix = BlendDataset(parts, weights={"web": 3, "code": 1})
+        >>> loader = get_loader(mix)
+        >>> for step, sample in zip(range(40), loader):
+        ...     pass
+        >>> report = report_of_state(mix, loader.state_dict())
+        >>> report["code"].counts.samples, round(report["code"].epochs, 2)
+        (10, 1.11)
     """
     if dataset is None:
         held = checked_state(state)

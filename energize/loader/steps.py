@@ -37,13 +37,13 @@ _NO_MORE_ITEMS = 2
 
 
 class Step(NamedTuple):
-    """What a rank takes for a step.
+    """The reads of a rank in a step.
 
     Attributes:
-        lanes: The lanes to take an item from, in this order.
+        lanes: The lanes to read an item from, in this order.
         delivered: The index in `lanes` of the item to deliver; None if there is none.
         is_copy: Whether the item is padding at the end of an epoch.
-        delivers: Whether the rank delivers an item. A step without an own item then
+        delivers: Whether the rank delivers an item. A step without an item then
             delivers the first item of lane `filler`.
         filler: The lane of the item that fills the step.
         items: Number of items of all ranks in the step; None after the end of an epoch.
@@ -197,8 +197,8 @@ class HostedLanes:
     """The lanes of a stream that this rank reads.
 
     If the number of lanes is not a multiple of the number of ranks, several ranks read
-    the same lanes: those whose numbers differ by a multiple of `shared`. Each leaves
-    out the items of the others.
+    the same lanes: lanes with numbers that differ by a multiple of `shared`. Each rank
+    discards the items of the other ranks.
 
     Attributes:
         count: Number of lanes of the stream.
@@ -232,7 +232,7 @@ class HostedLanes:
 
     @property
     def read_ranks(self) -> range:
-        """The ranks whose items are read here."""
+        """The ranks with items that this rank reads."""
         return range(self._first, self.ranks.world_size, self._every)
 
     def lanes_of(self, rank: int) -> range:
@@ -247,13 +247,12 @@ class StreamSteps(StepPlan):
     If the length of the epoch is unknown, ranks agree on each step, and the epoch ends
     when no lane has an item. A loop that began inside the epoch continues in the next
     one, up to the same offset. A missing item is a copy of the first item of the run:
-    with "pad" that of the whole stream, with "repeat" that of the lane whose turn it
-    is. So it depends on the seed and the turn alone, and a resumed run fills a step
-    like any other run.
+    with "pad" of the whole stream, with "repeat" of the lane of that turn. So it
+    depends on the seed and the turn alone, also after a resume.
 
     Args:
         run: The run.
-        position: Where the run is.
+        position: The position of the run.
         hosted: The lanes that this rank reads.
         readers: Their readers.
         agreement: The agreement with other ranks; None if there is none.
@@ -356,7 +355,7 @@ class StreamSteps(StepPlan):
         return [self._position + rank < self._size for rank in ranks]
 
     def _items_by_reading(self) -> Sequence[bool] | None:
-        """As `_ranks_with_items`, by reading."""
+        """As `_ranks_with_items`, for a stream of unknown length."""
         turns = [self._look(rank) for rank in self._read_ranks]
         if self._agreement is not None:
             turn_here = turns[self._read_ranks.index(self._rank)]
@@ -496,16 +495,16 @@ def host_lanes(
     agreement: Agreement | None,
     warned: set[str],
 ) -> tuple[HostedLanes, StreamPosition]:
-    """Decide which lanes of a stream this rank reads.
+    """Select the lanes of a stream that this rank reads.
 
     Ranks that cannot communicate read all lanes if the end of an epoch is unknown.
 
     Args:
         run: The run.
-        position: Where the run is, with the states of some lanes at least.
+        position: The position of the run, with the states of some lanes at least.
         ranks: This rank.
         agreement: The agreement with other ranks; None if there is none.
-        warned: What was warned of.
+        warned: The warnings that were logged.
 
     Returns:
         The lanes, and the position with their states.

@@ -1,22 +1,22 @@
-"""Whether a training waits for its data, said in the log while it does."""
+"""A warning for trainings that wait for their data."""
 
 from __future__ import annotations
 
 _WINDOW = 30.0
-"""Seconds of a training over which its waiting is looked at."""
+"""Seconds over which the fraction is measured."""
 
 _WORTH_A_LINE = 0.1
-"""The part of its time from which on waiting is worth a line."""
+"""Minimum fraction of time spent waiting that is logged."""
 
 _AGAIN = 600.0
-"""Seconds after which it is said again."""
+"""Seconds between two warnings."""
 
 
 class Waiting:
-    """How long items were waited for, of the time in which they were trained on.
+    """Measures the fraction of the time that a training waits for items.
 
-    `add` is told of each item but the first of a loop, for which workers start, and
-    returns what to say: None for most, for next to nothing.
+    Call `add` for each item but the first of a loop, for which workers start. It costs
+    next to nothing.
     """
 
     def __init__(self) -> None:
@@ -25,8 +25,15 @@ class Waiting:
         self._silent = 0.0
 
     def add(self, waited: float, passed: float, workers: int) -> str | None:
-        """An item was waited for; so many seconds passed since the one before was
-        given.
+        """Record an item.
+
+        Args:
+            waited: Seconds that the item was waited for.
+            passed: Seconds since the previous item was delivered.
+            workers: Number of workers.
+
+        Returns:
+            A warning to log, or None.
         """
         self._waited += waited
         self._passed += passed

@@ -1,4 +1,4 @@
-"""Warnings about items that do not come, with what is busy."""
+"""Warnings about items that are late, with Python stacks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from multiprocessing import resource_tracker
 from typing import Any
 
 _LOOK = 1.0
-"""Seconds between two looks, at most."""
+"""Maximum seconds between two checks."""
 
 _log = logging.getLogger("energize")
 
@@ -33,10 +33,15 @@ def is_late(waited: float, limit: float | None, warnings: int) -> bool:
 
 
 class Watchdog:
-    """Watches what another thread waits for, from a thread of its own.
+    """Watches the waits of another thread, from a thread of its own.
 
-    `since` is the time at which the other thread began to wait, None when it has what
-    it waits for.
+    Args:
+        text: The beginning of the warning.
+        warn_after: Seconds until the first warning; None for no warning.
+
+    Attributes:
+        since: The time at which the other thread began to wait; None if it does not
+            wait.
     """
 
     def __init__(self, text: str, warn_after: float | None) -> None:
@@ -50,7 +55,7 @@ class Watchdog:
         self.reader = 0
 
     def start(self, since: float) -> None:
-        """Watch the thread that calls this, which waits from now on."""
+        """Watch the calling thread, which waits from now on."""
         self.reader = threading.get_ident()
         self.since = since
         if self._thread is None and self._warn_after is not None:
@@ -60,7 +65,7 @@ class Watchdog:
             self._thread.start()
 
     def end(self) -> None:
-        """Nothing is waited for any more."""
+        """End the wait."""
         with (
             self._changed
         ):  # so that no error is on its way to what the thread does next
@@ -108,7 +113,7 @@ class Watchdog:
 
 
 def stack_of(thread: int) -> str:
-    """Return what a thread of this process is busy with."""
+    """Return the stack of a thread of this process."""
     frames = sys._current_frames()  # noqa: SLF001 - documented, without a public name
     frame = frames.get(thread)
     return (
@@ -120,11 +125,11 @@ def stack_of(thread: int) -> str:
 
 @contextmanager
 def ctrl_c_later(start_method: str) -> Iterator[None]:
-    """Hold Ctrl-C back while a process is started, and let it come afterwards.
+    """Delay Ctrl-C until a process has started.
 
-    In the middle of a fork Python drops the KeyboardInterrupt, and the program would go
-    on. The new process begins with Ctrl-C blocked, until it ignores it, so that it says
-    nothing of its own.
+    Python drops a KeyboardInterrupt in the middle of a fork, and the program would
+    continue. The new process begins with Ctrl-C blocked, until it ignores it, so that
+    it prints no traceback.
     """
     previous: Any = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or previous is None:

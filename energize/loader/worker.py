@@ -1,10 +1,4 @@
-"""The worker's side of worker processes: it reads the lanes that its trainer asks for.
-
-A worker serves one request after another until it is told to stop. It ends with its
-trainer, whatever it is busy with: the trainer holds one end of a pipe, the worker the
-other, and when the trainer's end is closed, which its death does too, the kernel kills
-the worker (`on_leash`).
-"""
+"""The worker's side of worker processes: it reads the requested lanes."""
 
 from __future__ import annotations
 
@@ -48,18 +42,21 @@ from energize.loader.shipping import (
 )
 
 STACKS = signal.SIGRTMIN + 5 if hasattr(signal, "SIGRTMIN") else signal.SIGUSR2
-"""Asks a worker for the Python stacks of its threads; no launcher sends it. A worker
-that hangs cannot be asked by a message, but faulthandler writes its stacks whatever it
-waits for."""
+"""The signal that makes a worker write the Python stacks of its threads. No launcher
+sends it, and faulthandler handles it even if the worker hangs."""
 
 _REPLY_SECONDS = 0.02
-"""How long items are gathered into one reply: long against the cost of sending it."""
+"""Seconds of items in one reply; long against the cost of sending it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What a worker is started for: to read `dataset`, with the `cache_pool` of its
-    hooks.
+    """The task of a worker.
+
+    Attributes:
+        dataset: The dataset to read.
+        context: How samples are read.
+        cache_pool: The pool that functions use.
     """
 
     dataset: Dataset[Any]
@@ -68,9 +65,7 @@ class Task:
 
 
 def on_leash(leash: Connection[Any, Any], pid: int) -> None:
-    """Have a process killed by the kernel when the other end of a pipe is closed, from
-    now on.
-    """
+    """Have the kernel kill a process when the other end of a pipe is closed."""
     with suppress(
         OSError, AttributeError
     ):  # it has ended, or the system has no such signal
@@ -84,10 +79,14 @@ def on_leash(leash: Connection[Any, Any], pid: int) -> None:
 def serve(
     task: Task | None, end: socket.socket, leash: Connection[Any, Any], trainer: int
 ) -> None:
-    """The whole life of a worker process: it ends when told to, or with its trainer.
+    """Run a worker process, until it is stopped or its trainer ends.
 
-    Without a `task` that is the first message. The first thing it sends is the file
-    that it writes its stacks to.
+    Args:
+        task: The task; None to receive it as the first message.
+        end: The worker's end of the channel, to which it first sends the file of its
+            stacks.
+        leash: The worker's end of the pipe that it lives with.
+        trainer: The process id of the trainer; 0 if it is not the parent.
     """
     on_leash(leash, os.getpid())
     if leash.poll() or trainer not in (0, os.getppid()):
@@ -154,9 +153,7 @@ def _send_all(outbox: Any, channel: Channel) -> None:
 
 
 def _rebuilt_task(channel: Channel) -> Task:
-    """Return the task that the trainer has sent; tell it if it cannot be rebuilt, and
-    end.
-    """
+    """Return the task that the trainer has sent; if that fails, report it and end."""
     try:
         task: Task = rebuilt(channel.wait().descriptor or 0)
         return task
@@ -208,7 +205,8 @@ class _OpenLane:
 class _Worker:
     """Reads lanes of one run after another.
 
-    The lanes that are `requested` are read in turn.
+    Attributes:
+        requested: Requests for lanes, which are read in turn.
     """
 
     def __init__(self, task: Task) -> None:
@@ -226,7 +224,7 @@ class _Worker:
         drain_lines()
 
     def receive(self, request: Read) -> None:
-        """Take note of a request; one of another run ends the earlier ones."""
+        """Add a request. A request of another run ends earlier ones."""
         if request.run != self._run:
             self._run = request.run
             for lane in self._lanes.values():
@@ -240,9 +238,7 @@ class _Worker:
         lane.owed += request.items
 
     def reply(self) -> Reply:
-        """Return the next items of the lane whose turn it is, or the error of reading
-        them.
-        """
+        """Return the next items of the first requested lane, or the error."""
         request = self.requested.popleft()
         reply = Reply(request.run, request.lane)
         lane = self._lanes[request.lane]
