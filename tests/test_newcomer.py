@@ -253,7 +253,7 @@ def test_rows_and_tars_that_cannot_be_read_are_named(tmp_path, monkeypatch):
     for name, words in (
         ("empty.jsonl", "no row"),
         ("bad.jsonl", "bad.jsonl, line 1: not JSON"),
-        ("tars", f"{tmp_path}/tars/a.tar: the file is no tar"),
+        ("tars", f"{tmp_path}/tars/a.tar: the file is not a tar"),
     ):
         with pytest.raises(energize.DatasetError, match=re.escape(words)):
             train(tmp_path / name)

@@ -276,8 +276,8 @@ def _packets(
     listed = len(stream.index_entries) if container.format.name in _LISTING else 0
     if listed > len(packets):
         raise DecodeError(
-            f"{name} is cut off: of {listed} frames that its index lists, "
-            f"{len(packets)} are there"
+            f"{name} is cut off: of {listed} frames in its index, "
+            f"only {len(packets)} are present"
         )
     return [
         (packet.pts, packet.duration or 0, packet.is_keyframe)
@@ -800,9 +800,9 @@ class AVDecoder(MediaDecoder):
         if behind and not self.suppress_warnings:
             listed = ", ".join(f"{start:g} to {end:g}" for start, end in behind[:5])
             warnings.warn(
-                f"{self.description} has nothing at {len(behind)} of the asked clips "
+                f"{self.description} ends before {len(behind)} of the requested clips "
                 f"({listed}"
-                f"{', ...' if len(behind) > 5 else ''}), which are left out",
+                f"{', ...' if len(behind) > 5 else ''}), which are skipped",
                 RuntimeWarning,
                 stacklevel=3,
             )

@@ -113,8 +113,8 @@ def check_name(name: object) -> str:
     """
     if not isinstance(name, str) or not re.fullmatch(_NAME, name):
         raise ColumnError(
-            "a column is called as variables are, letters, digits and _, so that "
-            f"functions can take it as a parameter; got {str(name)[:80]!r}"
+            "column names are identifiers (letters, digits and _), because functions "
+            f"take them as parameters; got {str(name)[:80]!r}"
         )
     return name
 
@@ -169,7 +169,7 @@ def read_columns(path: Path) -> ColumnIndex:
         difference = "the folder was prepared again"
     if difference:
         raise DatasetError(
-            f"{file}: its columns are not of the shards that the folder has now: "
+            f"{file}: its columns do not match the current shards of the folder: "
             f"{difference}. Measure them again with: "
             f"{column_command(path, index.measured)}"
         )
@@ -240,9 +240,7 @@ def load_values(file: str, words: Sequence[str] | None = None) -> npt.NDArray[An
         ) from reason
     called = Path(file).name
     if values_file(called.split(".")[0], values, words) != called:
-        raise ValueError(
-            "it is named after other content: it was changed, or what names it"
-        )
+        raise ValueError("its name does not match its content: one of them was changed")
     return values
 
 
@@ -288,8 +286,8 @@ def column_of(
     stretches = [stretches_of.get(shard, (0, 0)) for shard in counts]
     if [stop - start for start, stop in stretches] != list(counts.values()):
         raise DatasetError(
-            f"{path} was prepared again, with other shards, while it was in use; make "
-            "the dataset anew"
+            f"{path} was prepared again with other shards while in use; create the "
+            "dataset again"
         )
     if all(previous[1] == following[0] for previous, following in pairwise(stretches)):
         return whole.part(slice(stretches[0][0], stretches[-1][1]))  # nothing is copied

@@ -142,7 +142,9 @@ def _of_objects(value: Mapping[str, dict[str, Any]]) -> ParsedRows | None:
     """Return the rows of an object of objects, None if these differ in keys."""
     values = [*value.values()]
     if any(map(_is_recipe, values)):
-        raise NotRows(f"is a list of datasets: {some(value)}; open what it names")
+        raise NotRows(
+            f"is a list of datasets: {some(value)}; open the datasets themselves"
+        )
     numbers = [*values[0]]
     are_rows = all(map(str.isdigit, numbers))
     if are_rows and all([*column] == numbers for column in values):

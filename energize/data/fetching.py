@@ -254,7 +254,9 @@ class _Sidecar:
         try:
             self._news.release()
             if not self._connection.poll(_SILENCE):
-                _log.warning("the process that fetches said nothing for %d s", _SILENCE)
+                _log.warning(
+                    "the fetching process has not responded for %d s", _SILENCE
+                )
                 self._process.kill()
             number, *answer = self._connection.recv()
             ended = False
@@ -334,13 +336,13 @@ def _request(*question: Any) -> Any:
             ended = str(error)
             if _forget(sidecar):
                 _log.warning(
-                    "the process that fetches has ended %s: another one is started",
+                    "the fetching process has ended %s; starting another one",
                     ended,
                 )
     raise OSError(
         errno.EIO,
-        f"the process that fetches has ended {_STARTS} times, at last {ended}"
-        + ("; memory is short: use fewer workers" if ended == "by signal 9" else ""),
+        f"the fetching process has ended {_STARTS} times, the last time {ended}"
+        + ("; out of memory; use fewer workers" if ended == "by signal 9" else ""),
         shown(question[1]),
     )
 

@@ -102,8 +102,8 @@ def _local_text(text: str) -> str:
     text = re.sub(r"\Afile://(localhost)?(?=/)", "", text)
     if _HALF.match(text):
         raise ConfigError(
-            f"{text} is no URL: give s3://BUCKET/... or file:///FOLDER/..., as text, "
-            "for a Path makes one slash of two"
+            f"{text} is not a URL: pass s3://BUCKET/... or file:///FOLDER/... as text, "
+            "because Path merges two slashes"
         )
     return os.path.expanduser(text)
 
@@ -285,7 +285,8 @@ def absent(path: AnyPath) -> str:
     'does not exist'
     """
     with suppress(OSError, ValueError):
-        return f"is a link to {os.readlink(path)!r}, where nothing is; correct the link"
+        target = os.readlink(path)
+        return f"is a link to {target!r}, which does not exist; correct the link"
     lists = not absolute(path).startswith("http")
     return "does not exist" + (
         "" if lists else ", or is a folder that its server does not list"

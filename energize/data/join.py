@@ -122,10 +122,9 @@ def _repeated_key(
     first: WebdatasetSource, other: WebdatasetSource, key: str
 ) -> DatasetError:
     return DatasetError(
-        f"{first.path} and {other.path}: in one of them the key {key!r} stands for "
-        "several samples. Write its shards again, with a key of its own for each "
-        "sample (--fix-duplicates puts names of shards before keys, which then match "
-        "no other folder)"
+        f"{first.path} and {other.path}: the key {key!r} is not unique in one of them. "
+        "Write its shards again with unique keys (--fix-duplicates prefixes keys with "
+        "shard names, which then match no other folder)"
     )
 
 
@@ -140,7 +139,7 @@ def _check_integrity(database: sqlite3.Connection) -> None:
 
 def _column(values: list[Any]) -> Int64Array:
     if not set(map(type, values)) <= {int}:
-        raise sqlite3.DatabaseError("where samples lie is no number")
+        raise sqlite3.DatabaseError("the location of a sample is not a number")
     return np.array(values, dtype=np.int64)
 
 
@@ -430,7 +429,7 @@ class JoinedSource(Source[Raw]):
                 raise ShardError(
                     f"{self.location}: {first!r} of {samples[0]['__shard__']} would be "
                     f"joined with {sample['__key__']!r} of {sample['__dataset__']}: "
-                    "one index.sqlite is damaged, or of others; write them again with: "
+                    "one index.sqlite is damaged or outdated; write both again with: "
                     f"{_PREPARE} FOLDER"
                 )
         return samples
@@ -453,9 +452,7 @@ def write_matches(source: JoinedSource) -> Path:
         DatasetError: If the file cannot be written.
     """
     if source.cache is None:
-        raise ConfigError(
-            "the source has no folder for what belongs together; give it a `cache`"
-        )
+        raise ConfigError("the source has no folder for matches; pass `cache`")
     existing = _load_written(source)
     if existing is not None:
         return existing[0]
@@ -541,6 +538,6 @@ def _load_written(source: JoinedSource) -> tuple[Path, Int64Array] | None:
         if not ((matches < counts) & (matches >= -1)).all():
             raise ValueError("it names samples that the folders do not have")
     except ValueError as reason:
-        text = f"{files[0]} is no list of joined samples: {reason}; delete it"
+        text = f"{files[0]} is not a file of matches: {reason}; delete it"
         raise DatasetError(text) from reason
     return files[0], matches

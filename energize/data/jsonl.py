@@ -52,9 +52,9 @@ def jsonl_checksums_path(path: str) -> str:
 
 def _disagreement(path: str, reason: str) -> ShardError:
     return ShardError(
-        f"{path} and its index {jsonl_index_path(path)} do not belong together: "
-        f"{reason}. The file was changed after it was indexed, or the index was: write "
-        f"it again with: energize prepare {path}"
+        f"{path} and its index {jsonl_index_path(path)} do not match: {reason}. The "
+        "file was changed after it was indexed, or the index was: write it again "
+        f"with: energize prepare {path}"
     )
 
 
@@ -70,7 +70,9 @@ def _counted(files: Files, path: str, checksums: bool) -> int:
     indexed = files.size(index)
     count, rest = divmod(indexed, ENTRY)
     if rest or count < 1:
-        raise _disagreement(path, f"{indexed} bytes are no whole offsets")
+        raise _disagreement(
+            path, f"{indexed} bytes are not a multiple of the offset size"
+        )
     first, end = RANGE.unpack(
         files.read(index, 0, ENTRY) + files.read(index, indexed - ENTRY, indexed)
     )
@@ -143,7 +145,7 @@ class JsonlSource(ShardedSource[dict[str, Any]], FieldSource[dict[str, Any]]):
     ) -> None:
         file = path_of(path)
         if not file.is_file():
-            raise DatasetNotFoundError(f"{file} does not exist, or is no file")
+            raise DatasetNotFoundError(f"{file} does not exist or is not a file")
         files = files_at(file)
         samples = _counted(files, str(file), checksums)
         if samples == 0:
@@ -230,7 +232,7 @@ class JsonlSource(ShardedSource[dict[str, Any]], FieldSource[dict[str, Any]]):
                 raise _disagreement(path, f"no line starts where sample {number} does")
             if b"\n" in text.strip():
                 raise _disagreement(
-                    path, f"several lines are where sample {number} is said to be"
+                    path, f"several lines are at the offset of sample {number}"
                 )
             texts.append(text[1:] if number else text)
         return texts
@@ -247,7 +249,7 @@ class JsonlSource(ShardedSource[dict[str, Any]], FieldSource[dict[str, Any]]):
         for number, (start, stop) in zip(numbers, bounds, strict=True):
             if not start < stop <= self.stored_bytes:
                 raise _disagreement(
-                    path, f"sample {number} is said to be bytes {start} to {stop}"
+                    path, f"sample {number} has the offsets {start} to {stop}"
                 )
         # The byte before tells whether a line starts here at all.
         return [

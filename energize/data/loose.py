@@ -485,15 +485,16 @@ class LooseSource(ShardedSource[dict[str, Any]], FieldSource[dict[str, Any]]):
         path = (existing or candidates)[0]
         if not path.is_relative_to(self.base):
             raise DataError(
-                f"{name!r:.200} leads out of {self.base}; image_folder may be one "
-                "above it, and what is on the web is downloaded first"
+                f"{name!r:.200} is outside of {self.base}; set image_folder to a "
+                "parent folder, and download files from the web first"
             )
         file = str(path)
         try:
             data = read_file(file, "SAMPLE_BYTES")
             if not is_url(file) and os.stat(file).st_mtime > self.opened:
                 message = (
-                    f"{file} was written after it was opened, and is read as it is now"
+                    f"{file} has changed since the dataset was opened; the new content "
+                    "is read"
                 )
                 log_once(self.location, "written", message, logging.WARNING)
             return data, file

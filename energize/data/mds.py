@@ -105,7 +105,7 @@ def _column_decoder(
         raise UntrustedCodeError(
             f"{location} contains an unsafe type: pickles (pkl) can run any program; "
             "write the folder again with another encoding (json, ndarray or bytes), "
-            "or if you trust who wrote it, MdsSource(allow_pickles=True)"
+            "or, if you trust its author, use MdsSource(allow_pickles=True)"
         )
     array = None if decoders is _TEXTS else _NDARRAY.fullmatch(encoding)
     if array is not None:
@@ -237,13 +237,13 @@ class Layout(Loose):
         if self.format == "mds":
             counts.add(len(self.column_sizes))
         elif not self.newline:
-            raise ValueError("nothing stands after a row: newline is text")
+            raise ValueError("newline must not be empty")
         if len(counts) > 1:
             raise ValueError("names, encodings and sizes of columns differ in number")
         if not (self.columns if self.format == "json" else self.column_names):
             raise ValueError("there are no columns")
         if self.format == "xsv" and not self.separator:
-            raise ValueError("nothing stands between columns: separator is text")
+            raise ValueError("separator must not be empty")
         return self
 
     def decoder(
@@ -441,7 +441,7 @@ def read_mds_index(folder: Path) -> tuple[MdsShard, ...]:
         raw.name for shard in shards for raw, _ in shard.parts
     ).items():
         if count > 1:
-            again = "merge the indices of the subfolders anew"
+            again = "merge the indices of the subfolders again"
             raise DatasetError(f"{path}: {name} is listed twice; {again}")
     if not any(shard.samples for shard in shards):
         raise EmptyDatasetError(f"{path}: the {len(shards)} shards hold no sample")
@@ -471,8 +471,8 @@ def unpacked(
     if algorithm not in _UNPACKERS:
         raise ShardError(
             f"{path} is compressed with {algorithm!r}, which is not one of "
-            f"{', '.join(_UNPACKERS)}; unpack it in the same folder, under the name "
-            "that the index has for it"
+            f"{', '.join(_UNPACKERS)}; decompress it in the same folder, under its "
+            "name in the index"
         )
     cramjam = optional_module(
         "cramjam", _EXTRA, f"reading {path}, which is compressed,"
@@ -489,7 +489,8 @@ def unpacked(
     except (DecodeError, MemoryError, ValueError, cramjam.DecompressionError) as error:
         raise ShardError(
             f"{path} cannot be unpacked into the {size} bytes that the index says "
-            f"({type(error).__name__}: {error}): it is damaged or another one; {_AGAIN}"
+            f"({type(error).__name__}: {error}): it is damaged or was replaced; "
+            f"{_AGAIN}"
         ) from error
     return memoryview(data)
 
@@ -620,8 +621,8 @@ class MdsSource(ShardedSource[dict[str, Any]]):
         for number, start, stop in zip(numbers, starts, stops, strict=True):
             if not begin <= start <= stop <= entry.raw_data.size:
                 raise ShardError(
-                    f"{self.location_in_shard(shard, number)} would lie at bytes "
-                    f"{start} to {stop}: the shard is damaged; {_AGAIN}"
+                    f"{self.location_in_shard(shard, number)} has the offsets {start} "
+                    f"to {stop}: the shard is damaged; {_AGAIN}"
                 )
         texts = self._ranges(entry, entry.parts[-1], starts, stops)
         return [
@@ -679,7 +680,7 @@ class MdsSource(ShardedSource[dict[str, Any]]):
         samples, first = np.frombuffer(head, "<u4").tolist()
         if samples != shard.samples:
             text = f"{path} has {samples} samples, but the index says {shard.samples}"
-            raise ShardError(f"{text}: it is another one; {_AGAIN}")
+            raise ShardError(f"{text}: it was replaced; {_AGAIN}")
         start = 4 * (samples + 2)
         stop = part[0].size if shard.raw_meta else min(first, part[0].size)
         try:
@@ -724,7 +725,7 @@ class MdsSource(ShardedSource[dict[str, Any]]):
         size = self._files.size(path)
         if size != file.size:
             text = f"{path} holds {size} bytes, but the index says {file.size}"
-            raise ShardError(f"{text}: it is cut off or another one; {_AGAIN}")
+            raise ShardError(f"{text}: it is truncated or was replaced; {_AGAIN}")
         if self.validate_hash is not None:
             hashed = new_hash(self.validate_hash)
             for data in self._files.pieces(path):

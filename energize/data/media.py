@@ -488,9 +488,9 @@ def deserialize_media_metadata(
     cls = _CLASSES.get(metadata_type)
     if cls is None:
         raise DatasetError(
-            "media metadata is of the unknown kind "
-            f"{metadata_type!r}{nearest(str(metadata_type), list(_CLASSES))}; known "
-            f"are {', '.join(_CLASSES)}: it may have been written by a newer version"
+            "media metadata has the unknown kind "
+            f"{metadata_type!r}{nearest(str(metadata_type), list(_CLASSES))}; "
+            f"supported are {', '.join(_CLASSES)}. A newer version may have written it"
         )
     try:
         return cls.from_dict(parse_json(metadata_json))

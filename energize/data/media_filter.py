@@ -61,8 +61,8 @@ class MediaFilterConfig:
     def __post_init__(self) -> None:
         if (self.strategy == MediaFilterStrategy.GLOB) != any(self.patterns):
             raise ConfigError(
-                f"media filter {self.strategy}: patterns are given with GLOB, and only "
-                f"with it; got {self.patterns!r}"
+                f"media filter {self.strategy}: GLOB needs patterns, and other "
+                f"strategies take none; got {self.patterns!r}"
             )
 
     @classmethod
@@ -88,8 +88,8 @@ class MediaFilterConfig:
         """
         if sum(map(bool, (glob, header, extension))) != 1:
             raise ConfigError(
-                "media are told by exactly one of: a glob pattern (several with "
-                "commas), the header of files, or their extension"
+                "media filter: set exactly one of glob (patterns separated by commas), "
+                "header and extension"
             )
         if glob:
             return cls(

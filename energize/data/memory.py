@@ -174,7 +174,7 @@ class SequenceSource(FieldSource[T_co]):
         return self.columns[name] if name in self.columns else super()._column(name)
 
     def indexing_hint(self, name: str) -> str:
-        return f"Give it where the source is made: columns={{{name!r}: [...]}}"
+        return f"Pass it to the source: columns={{{name!r}: [...]}}"
 
     def read(self, indices: Int64Array) -> list[T_co | Failed]:
         return self.read_at(indices, indices, ReadContext())
@@ -386,8 +386,8 @@ class IterableSource(Dataset[T_co]):
             )
         if not callable(samples) and not isinstance(samples, Iterable):
             raise ConfigError(
-                f"{name!r} is no dataset, nor can it be iterated over, nor is it a "
-                f"function that makes what can be; got {str(samples)[:80]!r}"
+                f"{name!r} is neither a dataset, nor iterable, nor a function that "
+                f"returns an iterable; got {str(samples)[:80]!r}"
             )
         self.freeze(
             samples=samples,
@@ -523,7 +523,7 @@ class _IterableStream(LaneStream[T]):
         self._record.points = PROVEN
         for number, (digest, again) in enumerate(zip(first, second, strict=False)):
             if digest != again:
-                raise self._not_repeatable(number, "is another one at a second reading")
+                raise self._not_repeatable(number, "differs when read again")
 
     def _first_digests(
         self, window: ReadWindow, most: int, *, seconds: float
@@ -553,7 +553,7 @@ class _IterableStream(LaneStream[T]):
                 ) from None
         if self._saved_digest not in ("", content_digest(last, most=_DIGESTED)):
             raise self._not_repeatable(
-                count - 1, "is another one than before the state was saved"
+                count - 1, "differs from the one before the state was saved"
             )
         self._last = last
 
@@ -569,8 +569,8 @@ class _IterableStream(LaneStream[T]):
         except Exception as error:
             raise EncoderError(
                 f"{self._source.name} raised {type(error).__name__}: {error}\n"
-                f"  in pass {self._pass}, after sample {self._read}. An iterable that "
-                "raised gives no more samples; catch the exception inside of it"
+                f"  in pass {self._pass}, after sample {self._read}. An iterator ends "
+                "when it raises; catch the exception inside of it"
             ) from error
 
     def _word(self) -> int:
@@ -579,8 +579,8 @@ class _IterableStream(LaneStream[T]):
     def _not_repeatable(self, number: int, fault: str) -> NotRepeatableError:
         return NotRepeatableError(
             f"{self._source.name!r}: sample {number} of pass {self._pass} {fault}. "
-            "Every reading of a pass has to give the same samples in the same order, "
-            "as each rank and each resumed run reads it. Leave shuffling to energize "
+            "Every pass must yield the same samples in the same order, because ranks "
+            "and resumed runs read it again. Leave shuffling to energize "
             "(ShuffleBufferDataset), or draw from the global generators, which are "
             "seeded for each pass"
         )

@@ -494,13 +494,9 @@ def _careful(path: str, flags: int) -> int:
 @cache
 def _warn(folder: str, number: int) -> None:
     """Log once that a folder cannot be written, with reason and remedy."""
-    do = (
-        "make room there"
-        if number in _FULL
-        else "let the user who runs this write there"
-    )
+    do = "make room there" if number in _FULL else "make it writable for this user"
     logging.getLogger("energize").warning(
-        f"{legible(folder)}: the node cache cannot be written ({os.strerror(number)}), "
-        f"and what is fetched is not kept; {do}, or name another folder on a local "
-        f"disk with {FOLDER}"
+        f"{legible(folder)}: the node cache is not writable ({os.strerror(number)}), "
+        f"so fetched data is not cached. {do}, or set {FOLDER} to a folder on another "
+        "local disk"
     )

@@ -297,16 +297,16 @@ def _unprepared(path: Path) -> DatasetError:
         )  # where it may not be entered, nobody knows
     if is_converting(path):
         return NotPreparedError(
-            f"{path} is not whole: its conversion has not ended. Run it again, it goes "
-            f"on where it was: energize convert SOURCE {path}"
+            f"{path} is incomplete: its conversion was interrupted. Resume it with: "
+            f"energize convert SOURCE {path}"
         )
     prepared = [
         folder for folder in (path.parent, path.parent.parent) if is_prepared(folder)
     ]
     if prepared:
         return NotPreparedError(
-            f"{path} has no {META_FOLDER} folder of its own, but {prepared[0]} above "
-            "it is a prepared dataset: give that path"
+            f"{path} has no {META_FOLDER} folder, but its parent {prepared[0]} is a "
+            "prepared dataset: pass that path"
         )
     return NotPreparedError(
         f"{path} is not a prepared dataset: it has no {META_FOLDER}/.info.json. Tar "
@@ -389,8 +389,8 @@ def _file(
     for name in names:
         if not is_inside(name):
             raise DatasetError(
-                f"{folder}: the {role} is a file in this folder, and {short(name)} is "
-                "none; copy it there"
+                f"{folder}: the {role} must be a file in this folder, got "
+                f"{short(name)}; copy it there"
             )
         if not name.endswith((".yaml", ".json")):
             raise DatasetError(
@@ -537,12 +537,11 @@ def _code_of(config: _DatasetFile, file: Path, *, trusted: bool) -> dict[str, An
             functions[key] = value
         if isinstance(value, str) and not trusted:
             raise UntrustedCodeError(
-                f"{file}: {key}: {value!r} asks to run code from the data folder, "
-                "which is run only where the program says so. Give get_train_dataset "
-                f"the function, {key}=..., or trust_code=[...] with the folder; or say "
-                "in field_map which part each field comes from; or make it crude "
-                f"(__module__: megatron.energon, __class__: {CRUDE}) and build the "
-                "samples in your task encoder"
+                f"{file}: {key}: {value!r} requires code from the data folder, which "
+                f"only runs if the program trusts it. Pass {key}=... or "
+                "trust_code=[FOLDER] to get_train_dataset; or set field_map; or make "
+                f"the dataset crude (__module__: megatron.energon, __class__: {CRUDE}) "
+                "and build the samples in your task encoder"
             )
     return functions
 
@@ -672,9 +671,9 @@ def read_records(
         shard = min(shards.keys() ^ shard_counts.keys())
         only = "this file" if shard in shards else ".info.json"
         raise DatasetError(
-            f"{file} is not of the shards that the folder has: only {only} knows "
+            f"{file} does not match the shards of the folder: only {only} has "
             f"{shard[:80]!r}. Another program prepared the folder since; write the "
-            f"file anew with: energize prepare --tar-index-only {path}"
+            f"file again with: energize prepare --tar-index-only {path}"
         )
     return {shard: shards[shard] for shard in shard_counts or shards}
 

@@ -165,8 +165,8 @@ def _matching(pattern: str, owner: str) -> list[Path]:
         )
     if not files:
         raise DatasetNotFoundError(
-            f"{owner}: no file matches {pattern!r} (looked in {Path.cwd()}); files of "
-            "a folder are named with a pattern, folder/* say"
+            f"{owner}: no file matches {pattern!r} (looked in {Path.cwd()}); to read "
+            "the files of a folder, use a pattern such as folder/*"
         )
     return files
 
@@ -654,8 +654,8 @@ def _check_names(path: Path, names: Sequence[str]) -> None:
     repeated = next((name for name in names if names.count(name) > 1), None)
     if repeated is not None:
         raise ShardError(
-            f"{path} has several columns called {repeated!r}. Write it again with a "
-            "name of its own for each column"
+            f"{path} has several columns called {repeated!r}. Write it again with "
+            "unique column names"
         )
 
 

@@ -119,9 +119,8 @@ def selections(
     named = [Selection(by, value) for value in values]
     if other and OTHERS in (selection.name for selection in named):
         raise ColumnError(
-            f"{by}: weights are given for the value {OTHERS!r} and for all others "
-            "under the same name; name every value, and leave the weight of all "
-            "others out"
+            f"{by}: {OTHERS!r} is a value and also the name of the remaining samples; "
+            "list every value, and remove the weight of the remaining samples"
         )
     owners = [_owners(column, named) for column in columns]
     most = len(named) + 1

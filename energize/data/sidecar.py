@@ -57,15 +57,14 @@ _OBSTORE = ("s3", "s3a", "gs", "gcs", "az", "azure", "abfs", "abfss", "http", "h
 _FAULTS = (
     ("_Elsewhere", errno.EALREADY, "another process of this machine fetches it"),
     ("code: 416|_Changed", errno.ESTALE, "it has changed"),
-    ("NoSuchBucket|ContainerNotFound", errno.ENODEV, "there is no such bucket; correct "
-                                                     "its name"),
+    ("NoSuchBucket|ContainerNotFound", errno.ENODEV,
+     "the bucket does not exist; correct its name"),
     ("FileNotFound|code: 404", errno.ENOENT, os.strerror(errno.ENOENT)),
     ("ExpiredToken|RequestExpired", errno.EACCES, "the credentials have expired; renew "
                                                   "them"),
     ("169.254.|metadata.google|token request|Account must be|Missing \\w+Key",
      errno.ENOKEY,
-     "no credentials were found; set {keys}; or what docs/storage.md says of "
-     "public data"),
+     "no credentials; set {keys}, or see docs/storage.md for public data"),
     ("without LOCATION|HeaderMalformed|expecting '|code: 400", errno.EACCES,
      "it is refused{code}; if that is S3, the credentials have expired: renew them; or "
      "its bucket is in another region{region}: set AWS_REGION"),
@@ -80,15 +79,14 @@ _FAULTS = (
      errno.EOPNOTSUPP,
      "its server cannot do that{code}: it has to know ranges, lists for a folder that "
      "is not prepared, and for what is written PUT"),
-    ("code: (429|503)|SlowDown", errno.EAGAIN, "the store asks to slow down{code}"),
+    ("code: (429|503)|SlowDown", errno.EAGAIN, "the store throttles requests{code}"),
     ("dns error|Name or service|name resolution", errno.EHOSTUNREACH,
-     "the name of its host is not known; correct it, or see to the network"),
-    ("InvalidCertificate|CERTIFICATE_VERIFY", errno.EACCES, "the certificate of its "
-                                                            "host is not trusted; set "
-                                                            "SSL_CERT_FILE to that of "
-                                                            "who issued it"),
-    ("kind: Connect", errno.ECONNREFUSED, "there is no connection to its host; see to "
-                                          "the network"),
+     "its host name cannot be resolved; correct it, or check the network"),
+    ("InvalidCertificate|CERTIFICATE_VERIFY", errno.EACCES,
+     "the certificate of its host is not trusted; set SSL_CERT_FILE to that of its "
+     "issuer"),
+    ("kind: Connect", errno.ECONNREFUSED,
+     "its host cannot be reached; check the network"),
     ("Timeout", errno.ETIMEDOUT, "there is no answer"),
 )  # fmt: skip
 _EXTRAS = ("remote", "hf", "msc")
@@ -605,8 +603,10 @@ def _no_store(error: Exception, url: str, scheme: str) -> Exception:
         return ConfigError(f"{location} needs a library ({error}){remedy}")
     if not is_unknown:
         return _fault(error, url)
-    hint = nearest(scheme, _OBSTORE) or "; known are s3, gs, az, https, hf and others"
-    return ConfigError(f"{location} is no known scheme{hint}")
+    hint = (
+        nearest(scheme, _OBSTORE) or "; supported are s3, gs, az, https, hf and others"
+    )
+    return ConfigError(f"{location} is not a known scheme{hint}")
 
 
 def _fault(error: Exception, url: str) -> OSError:

@@ -155,7 +155,7 @@ class Source(IndexedDataset[T_co]):
 
     def indexing_hint(self, name: str) -> str:
         """Return the remedy for a missing column, for messages."""
-        return f"Give it where the source is made: columns={{{name!r}: [...]}}"
+        return f"Pass it to the source: columns={{{name!r}: [...]}}"
 
     def settings(self) -> dict[str, Any]:
         """Return the parameters as JSON."""
@@ -385,8 +385,8 @@ class Subset:
             end = total
         if end > total or start > end:
             raise ConfigError(
-                f"subset: the range [{start}, {end}] is asked for, but there are "
-                f"{total} samples; give numbers up to that, or 'end' for the last one"
+                f"subset: the range [{start}, {end}] exceeds the {total} samples; use "
+                "smaller numbers, or 'end' for the last sample"
             )
         first, last = self.ratios
         return start + int((end - start) * first), start + int((end - start) * last)

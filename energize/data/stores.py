@@ -71,9 +71,8 @@ def index_of(folder: Path) -> Path:
     file = folder / META_FOLDER / SQLITE_NAME
     if not file.is_file():
         raise NotPreparedError(
-            f"{folder} has no {META_FOLDER}/{SQLITE_NAME}, by which samples and files "
-            "are found by their names; write it with: energize prepare "
-            f"--tar-index-only --sqlite {folder}"
+            f"{folder} has no {META_FOLDER}/{SQLITE_NAME}, which lookups by name need; "
+            f"write it with: energize prepare --tar-index-only --sqlite {folder}"
         )
     return file
 
@@ -199,7 +198,7 @@ class WebdatasetFileStore(_FolderStore):
         split = split_name(key)
         if split is None:
             raise DataError(
-                f"{self.path}: {key!r} is no name of a file in a shard, such as "
+                f"{self.path}: {key!r} is not the name of a file in a shard, such as "
                 "'000123.jpg': the key of a sample, a dot and the part"
             )
         rows = self._database.rows(_FIND, split[:1])
@@ -249,9 +248,8 @@ class WebdatasetFileStore(_FolderStore):
                 )
         if actual != wanted:
             raise ShardError(
-                f"{path} and {self._database.path} do not belong together: {actual} "
-                "lies where "
-                f"{wanted} should; {self._again}"
+                f"{path} and {self._database.path} do not match: found {actual} "
+                f"instead of {wanted}; {self._again}"
             )
         return data
 
@@ -282,7 +280,7 @@ class SystemFileStore(_FolderStore):
         self.path = None if base_dir is None else store_path(base_dir)
         self._base = os.path.realpath(self.path or "")
         if self.path is not None and not self.path.is_dir():
-            raise DatasetNotFoundError(f"{self.path} does not exist, or is no folder")
+            raise DatasetNotFoundError(f"{self.path} does not exist or is not a folder")
 
     def __getitem__(self, key: str) -> tuple[bytes, SourceInfo]:
         with self.open(key) as file:
@@ -300,17 +298,17 @@ class SystemFileStore(_FolderStore):
             return BufferedReader(FileStream(files_at(path, follow=False), path))
         except OSError as error:
             if error.errno in NO_REGULAR_FILE:
-                raise DataError(f"{self}: {key!r} is no regular file") from error
+                raise DataError(f"{self}: {key!r} is not a regular file") from error
             if error.errno in NO_SUCH_FILE:
                 raise DataError(
-                    f"{self}: there is no such file {key!r}: {error}"
+                    f"{self}: the file {key!r} does not exist: {error}"
                 ) from error
             raise DatasetError(os_error_message(error, path)) from error
 
     def _located(self, key: str) -> str:
         """Return the path of a file, with links resolved."""
         if not key or not is_path(key):
-            raise DataError(f"{self}: {key!r} is no name of a file")
+            raise DataError(f"{self}: {key!r} is not the name of a file")
         if self.path is None:
             return key if is_url(key) else os.path.realpath(key)
         if os.path.isabs(key) or ".." in key.split("/"):
@@ -323,9 +321,8 @@ class SystemFileStore(_FolderStore):
         real = os.path.realpath(os.path.join(self._base, key))
         if not real.startswith(os.path.join(self._base, "")):
             raise DataError(
-                f"{self}: {key!r} is a link, or lies behind one, that leads out of the "
-                "folder, to "
-                f"{real}; copy the file into the folder"
+                f"{self}: {key!r} is a link, or below a link, to {real} outside of the "
+                "folder; copy the file into the folder"
             )
         return real
 
@@ -539,9 +536,8 @@ def connected(*paths: str) -> sqlite3.Connection:
         if strange is not None:
             connection.close()
             raise DatasetError(
-                f"{path} has {strange[0]!r}, which is no table, and only tables are "
-                "read; "
-                f"{_WRITE_IT_AGAIN}"
+                f"{path} has {strange[0]!r}, which is not a table; only tables are "
+                f"read; {_WRITE_IT_AGAIN}"
             )
     return connection
 
@@ -566,6 +562,6 @@ def unreadable(*paths: str) -> Iterator[None]:
             raise OSError(errno.EIO, f"SQLite says: {reason}", paths[0]) from reason
         message = limits.over("STEPS") if code == sqlite3.SQLITE_INTERRUPT else reason
         raise DatasetError(
-            f"{' and '.join(paths)} cannot be read: {message}. It was cut off, is no "
+            f"{' and '.join(paths)} cannot be read: {message}. It is truncated, not an "
             f"SQLite database, or lacks a table; {_WRITE_IT_AGAIN}"
         ) from reason

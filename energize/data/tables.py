@@ -148,7 +148,7 @@ def _delimited(path: Path) -> list[Row]:
             (reader.line_num, [value.strip() for value in row]) for row in reader if row
         ]
     except (csv.Error, UnicodeDecodeError) as reason:
-        raise DatasetError(f"{path} is no CSV file in UTF-8: {reason}") from reason
+        raise DatasetError(f"{path} is not a CSV file in UTF-8: {reason}") from reason
     if not lines:
         return []
     has_names = _has_names(path, lines)
@@ -178,8 +178,8 @@ def _check_delimited(
     repeated = [name for name, count in Counter(names).items() if count > 1]
     if repeated:
         raise DatasetError(
-            f"{path}, line 1: {len(names)} columns, of which several are called "
-            f"{repeated[0]!r}; give each a name of its own"
+            f"{path}, line 1: {len(names)} columns, several named {repeated[0]!r}; use "
+            "unique names"
         )
     for number, values in lines:
         if len(values) != len(names):
@@ -202,8 +202,7 @@ def _has_names(path: Path, lines: Sequence[tuple[int, list[str]]]) -> bool:
     again = next((number for number, values in lines[1:] if values == names), None)
     if again is not None:
         raise DatasetError(
-            f"{path}, line {again}: the names of the columns are there again. Remove "
-            "the line"
+            f"{path}, line {again}: the header is repeated. Remove the line"
         )
     if path.suffix.lower() != ".txt":
         _check_names(path, names, rows)

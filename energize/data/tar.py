@@ -351,8 +351,8 @@ def _check_no_part(info: tarfile.TarInfo, name: str, location: str) -> None:
 
 def _sparse(location: str) -> ShardError:
     return ShardError(
-        f"{location}: there is a sparse file, whose bytes do not lie together; pack "
-        "the tar again without --sparse"
+        f"{location}: sparse files are not supported; pack the tar again without "
+        "--sparse"
     )
 
 
@@ -495,7 +495,7 @@ def _check_start(block: bytes, location: str) -> None:
         )
     if any(block) and not is_header(block):
         raise ShardError(
-            f"{location}: the file is no tar: it starts with {block[:16]!r}"
+            f"{location}: the file is not a tar: it starts with {block[:16]!r}"
         )
 
 
@@ -598,8 +598,8 @@ def check_shard(files: Files, path: str, count: int, record: ShardRecord | None)
     if any(files.read(path, max(0, size - END_BYTES), size)[-BLOCK:]):
         folder, name = os.path.split(path)
         text = (
-            f"{name}, and other shards maybe, end without an end mark. If writing or "
-            "copying them was cut off, samples are missing. Write them again"
+            f"{name}has no end mark, and maybe other shards. If writing or copying was "
+            "interrupted, samples are missing. Write them again"
         )
         log_once(folder, "end mark", text, logging.WARNING)
     if record is not None:
@@ -610,7 +610,7 @@ def check_shard(files: Files, path: str, count: int, record: ShardRecord | None)
         raise disagreement(
             path,
             f"by the index the samples end at byte {end}, but the shard has {size} "
-            "bytes: it was cut off, or is another one",
+            "bytes: it was truncated or replaced",
         )
     if any(files.read(path, end, min(end + BLOCK, size))):
         raise disagreement(
@@ -640,8 +640,8 @@ def _check_record(files: Files, path: str, size: int, record: ShardRecord) -> No
     _check_crc(path, "headers of the shard", headers, record.headers_crc32)
     _log.warning(
         "%s has changed since it was prepared: the files in it have the same names and "
-        "sizes, but not the same bytes. Which samples changed is told where there are "
-        "checksums (energize prepare --checksums)",
+        "sizes, but not the same bytes. With checksums (energize prepare "
+        "--checksums), the changed samples would be reported",
         path,
     )
 
@@ -667,8 +667,8 @@ def check_checksums(files: Files, path: str, count: int, expected: int | None) -
     if crc != expected:
         raise ShardError(
             f"{file} is not what was written: its CRC-32 is {crc:08x}, and was "
-            f"{expected or 0:08x}. Copy it again, or write the checksums of the shard "
-            f"as it is now with: {_ADD_CHECKSUMS}"
+            f"{expected or 0:08x}. Copy it again, or write checksums of the current "
+            f"shard with: {_ADD_CHECKSUMS}"
         )
 
 
@@ -692,14 +692,14 @@ def changed(location: str, data: bytes, expected: int, path: str) -> Failed:
 def disagreement(path: str, reason: str) -> ShardError:
     """Return the error for a shard that contradicts its index."""
     return ShardError(
-        f"{path} and its index {index_path(path)} do not belong together: {reason}. "
-        "Copy both again from where they do, or run `energize prepare` again"
+        f"{path} and its index {index_path(path)} do not match: {reason}. Copy both "
+        "again from the origin, or run `energize prepare` again"
     )
 
 
 def _another(path: str, reason: str) -> ShardError:
     return ShardError(
         f"{path} and its index {index_path(path)} are not what was prepared: {reason}. "
-        "Put both back as they were; or, if these are to be read, run `energize "
+        "Restore both; or, to read the new ones, run `energize "
         "prepare --force-overwrite` on the folder"
     )

@@ -16,7 +16,7 @@ from energize.errors import ConfigError, DatasetError
 VARIABLE = "ENERGIZE_TRUST_CODE"
 """Environment variable with trusted folders, including their subfolders."""
 
-_OF_STORE = "code of a store is not run, as it may be another one a moment later"
+_OF_STORE = "code in object storage is not run, because it may change at any time"
 
 
 def trusted_file() -> Path:
@@ -38,12 +38,14 @@ def trusted_folders() -> dict[str, str]:
         return {}
     except (OSError, ValueError) as error:
         raise ConfigError(
-            f"{file} cannot be read: {error}; remove it, and trust anew"
+            f"{file} cannot be read: {error}; remove it, and run trust again"
         ) from error
     if not isinstance(digests, dict) or not all(
         isinstance(digest, str) for digest in digests.values()
     ):
-        raise ConfigError(f"{file} is no list of folders; remove it, and trust anew")
+        raise ConfigError(
+            f"{file} is not a list of folders; remove it, and run trust again"
+        )
     return digests
 
 
@@ -93,7 +95,7 @@ def forget(folder: str | os.PathLike[str]) -> None:
     trusted = trusted_folders()
     if path not in trusted:
         raise ConfigError(
-            f"{path} is not trusted; trusted are: {', '.join(trusted) or 'none'}"
+            f"{path} is not trusted; trusted folders: {', '.join(trusted) or 'none'}"
         )
     _remember({name: digest for name, digest in trusted.items() if name != path})
 
@@ -141,7 +143,7 @@ def why_not(folder: Path, named: Iterable[str | os.PathLike[str]]) -> str | None
         return None
     trusted_digest = trusted_folders().get(str(resolved))
     if trusted_digest is None:
-        return "nobody has said that this folder is trusted"
+        return "this folder is not trusted"
     return (
         None
         if trusted_digest == code_digest(resolved)

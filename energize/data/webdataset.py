@@ -270,7 +270,7 @@ class WebdatasetSource(ShardedSource[dict[str, Any]]):
     def indexing_hint(self, name: str) -> str:
         how = {name: f"json[{name}]"}
         return (
-            f"Measure it, so that it is known without reading samples: "
+            f"Measure it with: "
             f"{column_command(self.path, how)} (or size:PART, len:PART, image:width, "
             "MODULE:FUNCTION)"
         )
@@ -509,8 +509,8 @@ class WebdatasetSource(ShardedSource[dict[str, Any]]):
             if not start < stop <= size:
                 raise disagreement(
                     path,
-                    f"by the index sample {number} lies from byte {start} to {stop}, "
-                    f"and the shard has {size} bytes",
+                    f"by the index sample {number} spans bytes {start} to {stop}, but "
+                    f"the shard has {size} bytes",
                 )
             starts.append(start)
             stops.append(stop)

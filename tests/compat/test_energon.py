@@ -628,5 +628,5 @@ def test_folders_that_cannot_be_prepared(tmp_path):
             )
         assert told in str(caught.value)
     for path in ("mcs://bucket/coco", "s4://bucket/mix.yaml"):
-        with pytest.raises(ez.ConfigError, match=r"bucket/.* is no known scheme"):
+        with pytest.raises(ez.ConfigError, match=r"bucket/.* is not a known scheme"):
             ez.get_train_dataset(path, batch_size=1)

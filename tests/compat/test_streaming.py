@@ -118,7 +118,11 @@ def test_what_is_refused(folder, tmp_path):
         ({"local": a, "shuffle_seed": -1}, errors.ConfigError, "shuffle_seed.*got -1"),
         ({"local": a, "batch_size": 0}, errors.ConfigError, "batch_size.*got 0"),
         ({"streams": [one, other]}, errors.WeightError, r"stream 1 \(.*\) has choose"),
-        (remote, errors.ConfigError, "s4://a/b/index.json: s4:// is no known scheme"),
+        (
+            remote,
+            errors.ConfigError,
+            "s4://a/b/index.json: s4:// is not a known scheme",
+        ),
         (
             {"local": "a" * 300},
             errors.DatasetError,

@@ -110,9 +110,7 @@ def test_a_folder_that_is_prepared_while_it_is_read_is_told(folder):
     (folder / "s1.tar").unlink()
     prepare(folder, split_ratios={"train": 1}, workers=1, overwrite=True)
     prepare_columns(folder, {"tokens": "size:txt"}, workers=1)
-    with pytest.raises(
-        DatasetError, match="prepared again, with other shards, while it was in"
-    ):
+    with pytest.raises(DatasetError, match="prepared again with other shards while in"):
         source.column("tokens")
 
 
@@ -141,8 +139,8 @@ def test_a_damaged_or_foreign_index_is_told(folder):
             "expected categories for int32, and for no other",
         ),
         (column("lang", categories=["a", "a"]), "list of different words"),
-        (lambda c: c["shard_counts"].update({"s0.tar": 6}), "has now: 's0.tar'"),
-        (lambda c: c["shard_counts"].pop("s3.tar"), "has now: 's3.tar'"),
+        (lambda c: c["shard_counts"].update({"s0.tar": 6}), "of the folder: 's0.tar'"),
+        (lambda c: c["shard_counts"].pop("s3.tar"), "of the folder: 's3.tar'"),
         (lambda c: c.update(index="other"), "the folder was prepared again"),
         (
             lambda c: c.update(shard_counts=dict([*c["shard_counts"].items()][::-1])),
@@ -210,7 +208,7 @@ def test_damaged_values_are_told_with_the_command_that_measures_them(folder):
             named(np.full(13, 2, np.int32), ["high", "low"]),
             "2 to 2, but 2 words",
         ),
-        ("lang", reverse, "is named after other content"),
+        ("lang", reverse, "its name does not match its content"),
     ]
     again = {name: shlex.quote(f"{name}={how}") for name, how in MEASURED.items()}
     check_refusals(None, {

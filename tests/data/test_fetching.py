@@ -203,7 +203,7 @@ def test_a_killed_sidecar_is_replaced_and_one_that_is_always_killed_is_told_of(
     fetching.stat(f"{url}/a.tar")
     fetching._current._process.kill()
     assert fetching.stat(f"{url}/a.tar").size == len(BODY)
-    assert "ended by signal 9: another one is started" in caplog.text
+    assert "ended by signal 9: starting another one" in caplog.text
     set_faults(server, mute=1)
     done = threading.Event()
 
@@ -325,7 +325,7 @@ def test_a_library_that_is_missing_is_named_whatever_its_scheme_is(
     tmp_path, monkeypatch, lacking
 ):
     (tmp_path / "sitecustomize.py").write_text(lacking)
-    monkeypatch.syspath_prepend(tmp_path)  # of the process that fetches, too
+    monkeypatch.syspath_prepend(tmp_path)  # of the fetching process, too
     monkeypatch.setenv("ENERGIZE_CACHE", str(tmp_path / "cache"))
     stop()
     mix = tmp_path / "mix.yaml"
@@ -378,7 +378,7 @@ def test_s3_as_another_server_speaks_it(tmp_path, monkeypatch):
         with pytest.raises(ShardError):
             fetching.ranges("s3://bucket/k/large", found, [10], [20])
         fetching.delete("s3://bucket/k/large")
-        with pytest.raises(OSError, match="no such bucket"):
+        with pytest.raises(OSError, match="the bucket does not exist"):
             fetching.listing("s3://nowhere")
         stop()
 
@@ -390,7 +390,7 @@ REFUSED = {
         "No such file or directory",
         "restore it, or correct the path",
     ),
-    "404 NoSuchBucket": (errno.ENODEV, "there is no such bucket"),
+    "404 NoSuchBucket": (errno.ENODEV, "the bucket does not exist"),
     "403 AccessDenied": (errno.EACCES, "it is forbidden (AccessDenied)"),
     "403 SignatureDoesNotMatch": (
         errno.EACCES,
@@ -452,7 +452,7 @@ def test_what_a_store_refuses_is_told_in_words(place, monkeypatch, caplog):
         assert "hidden" not in text + caplog.text
     assert refusal(lambda: fetching.listing(f"{server}/bucket"))[0] == errno.EOPNOTSUPP
     for name, words in {
-        "s4://bucket/a": "no known scheme",
+        "s4://bucket/a": "not a known scheme",
         "htps://a.org/a": "did you mean 'https'",
     }.items():
         with pytest.raises(ConfigError, match=words):
@@ -480,7 +480,7 @@ def test_what_a_store_refuses_is_told_in_words(place, monkeypatch, caplog):
 def test_what_passes_is_waited_for_and_given_up_at_the_deadline(place, caplog):
     url, _, server = place
     set_faults(server, answer="503 SlowDown")
-    words = f"waiting for {url}/a.tar: the store asks to slow down (503"
+    words = f"waiting for {url}/a.tar: the store throttles requests (503"
 
     def recover():
         wait_until(lambda: words in caplog.text)
@@ -497,12 +497,12 @@ def test_what_passes_is_waited_for_and_given_up_at_the_deadline(place, caplog):
             f"{url}/a.tar",
             "TimeoutError",
             "given up at try",
-            "the store asks to slow down (503",
+            "the store throttles requests (503",
         ),
         (
             "http://127.0.0.1:1/a",
             "ConnectionRefusedError",
-            "there is no connection to its host",
+            "its host cannot be reached",
         ),
     ):
         ending = tried(lambda name=name: impatient(name))

@@ -57,9 +57,9 @@ def test_samples_of_other_keys_are_never_joined(folder):
 
 
 @pytest.mark.parametrize(("change", "told"), [
-    ("sample_index = NULL WHERE sample_index = 4", "cannot be read: where samples lie is no"),
-    ("sample_index = 4.5 WHERE sample_index = 4", "cannot be read: where samples lie is no"),
-    ("sample_key = '0004'", "the key '0004' stands for several samples"),
+    ("sample_index = NULL WHERE sample_index = 4", "cannot be read: the location of a sample is not a"),
+    ("sample_index = 4.5 WHERE sample_index = 4", "cannot be read: the location of a sample is not a"),
+    ("sample_key = '0004'", "the key '0004' is not unique"),
     ("sample_key = CAST(x'ff' AS TEXT)", "cannot be read: Could not decode to UTF-8"),
 ])  # fmt: skip
 def test_an_index_without_numbers_or_with_one_key_for_all_is_an_error(
@@ -73,7 +73,7 @@ def test_an_index_without_numbers_or_with_one_key_for_all_is_an_error(
         )
     a, b, _ = sources(folder)
     with pytest.raises(DatasetError, match=told):
-        JoinedSource(*((a, b) if "several" in told else (b, a)), nonmatch=["skip"])
+        JoinedSource(*((a, b) if "unique" in told else (b, a)), nonmatch=["skip"])
     if "UTF-8" in told:
         with pytest.raises(DatasetError, match=told):
             list(SqliteIndexReader(file).list_all_samples())
@@ -151,6 +151,6 @@ def test_what_is_refused(folder):
         "few rules": (partial(JoinedSource, a, b, c, nonmatch=("skip",)), told),
         "wrong rule": (partial(JoinedSource, a, b, c, nonmatch=("skip", "drop")), told),
         "many rules": (partial(JoinedSource, a, b, c, nonmatch=("error",) * 3), told),
-        "no cache": (lambda: write_matches(few()), "give it a `cache`"),
+        "no cache": (lambda: write_matches(few()), "pass `cache`"),
         "a file": (lambda: write_matches(few(cache=folder / "cache")), DatasetError, "be written"),
     })  # fmt: skip

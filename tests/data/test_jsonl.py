@@ -100,12 +100,12 @@ def test_files_that_are_not_prepared_or_changed(tmp_path):
     } | {
         name: (call, ShardError, remedy, told) for name, call, told in [
             ("shorter", partial(read, ROWS[:-5]), "of bytes 0 to 27 of a file, this one has 22"),
-            ("7 bytes", partial(read, index=b"1234567"), "7 bytes are no whole"),
+            ("7 bytes", partial(read, index=b"1234567"), "7 bytes are not a multiple"),
             ("start", partial(read, index=struct.pack("<2Q", 9, 27)), "of bytes 9 to 27"),
             ("line", partial(read, other, number=1), "no line starts where sample 1 does"),
             ("order", partial(read, index=struct.pack("<4Q", 0, 18, 9, 27), number=1),
-             "is said to be bytes 18 to 9"),
-            ("two", partial(read, index=struct.pack("<3Q", 0, 18, 27)), "several lines are where"),
+             "has the offsets 18 to 9"),
+            ("two", partial(read, index=struct.pack("<3Q", 0, 18, 27)), "several lines are at the"),
         ]
     })  # fmt: skip
 

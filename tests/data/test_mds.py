@@ -236,7 +236,7 @@ def test_damaged_shards(tmp_path):
             "mds",
             second,
             lambda d: d[:8] + b"\xff" * 4 + d[12:],
-            "sample 0 would lie at bytes",
+            "sample 0 has the offsets",
         ),
         (
             "mds",

@@ -146,7 +146,7 @@ def test_folders_that_are_not_there_or_not_prepared(tmp_path, folder):
     write(folder, ".info.json", dump_info(Info(shard_counts={}))).joinpath(
         "parts"
     ).mkdir()
-    inside = f"{folder} above it"
+    inside = f"its parent {folder}"
     check_refusals(None, {
         "missing": (partial(read_info, tmp_path / "dss"), DatasetNotFoundError,
                     str(tmp_path / "dss"), "did you mean 'ds'"),

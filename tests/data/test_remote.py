@@ -99,7 +99,7 @@ def test_what_is_a_url_and_what_a_path():
             "s3://me:secret@b/a": "s3://b/a", "https://h/a?sig=secret": "https://h/a?...",
             "s3://b/a/x?.png": "s3://b/a/x?...", "https://h/a#b": "https://h/a#b"}.items()
     } | {
-        url: (partial(call, given), ConfigError, "is no URL: give s3://BUCKET/... or file:///")
+        url: (partial(call, given), ConfigError, "is not a URL: pass s3://BUCKET/... or file:///")
         for call, given, url in (
             (path_of, Path("s3://b/a"), "s3:/b/a"), (absolute, "file:/a", "file:/a"),
             (ParquetSource, "file://b/*.parquet", "file://b"))

@@ -117,7 +117,7 @@ def test_what_is_refused():
         "twice": (select("score", [0.5, "0.5"]), "the value '0.5' is given twice"),
         "number in range": (select("score", ["0..1", 0.5]), "have samples in common"),
         "nothing": (select("kind", [], other=True), WeightError, "its values are low: 3"),
-        "other": (select("kind", ["other"], called, other=True), "value 'other' and for all"),
+        "other": (select("kind", ["other"], called, other=True), "'other' is a value and also"),
         "mixed": (select("a", ["x"], one, two, other=True), "a word in one and a number in two"),
     } | {
         f"range {value!r}": (partial(part, value, "score"), "neither one nor a range")

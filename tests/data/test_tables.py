@@ -86,14 +86,14 @@ DOUBTFUL = {
         "text,a big dog runs away\nx,y\n",
         "'a big dog runs away'",
     ),
-    "two columns of one name": ("text,text\na,b\n", "several are called 'text'"),
+    "two columns of one name": ("text,text\na,b\n", "several named 'text'"),
     "two columns of one name but for spaces": (
         "text, text\na,b\n",
-        "several are called 'text'",
+        "several named 'text'",
     ),
     "names in the middle": (
         "text,n\na,1\ntext,n\nb,2\n",
-        "line 3: the names of the columns",
+        "line 3: the header is repeated",
     ),
 }
 

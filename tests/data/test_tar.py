@@ -181,7 +181,7 @@ def test_files_that_are_no_shards_are_refused(tmp_path):
     cut = content(packed(TWO, tarfile.PAX_FORMAT))
     rows = {
         "empty": (b"", "empty file"),
-        "page": (b"<html>not found</html>" * 100, "is no tar"),
+        "page": (b"<html>not found</html>" * 100, "is not a tar"),
         "zstd": (b"\x28\xb5\x2f\xfd" * 500, "zstd -d"),
         "gzip": (gzip.compress(packed(TWO)), "gzip -d"),
         "joined": (packed(TWO) + packed(TWO), "more data follows"),

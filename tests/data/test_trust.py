@@ -54,7 +54,8 @@ def run(*arguments):
 
 def test_a_folder_is_trusted_until_its_code_changes(folder, monkeypatch, tmp_path):
     with pytest.raises(
-        ez.UntrustedCodeError, match=r"nobody has said.*energize trust .*captions"
+        ez.UntrustedCodeError,
+        match=r"this folder is not trusted.*energize trust .*captions",
     ):
         read(folder)
     done = run("trust", folder)
@@ -75,7 +76,7 @@ def test_a_folder_is_trusted_until_its_code_changes(folder, monkeypatch, tmp_pat
         read(folder)
     assert run("trust", folder).exit_code == 0
     assert run("trust", "--forget", folder).exit_code == 0
-    with pytest.raises(ez.UntrustedCodeError, match="nobody has said"):
+    with pytest.raises(ez.UntrustedCodeError, match="this folder is not trusted"):
         read(folder)
     assert run("trust", "--forget", folder).exit_code == 2
     assert read(folder, trust_code=[folder])[:1] == ["CAPTION 0"]
@@ -99,7 +100,7 @@ def test_a_user_without_a_home_trusts_nothing_and_is_told_where_that_would_be(
     monkeypatch.delenv("XDG_CONFIG_HOME")
     monkeypatch.setattr(os.path, "expanduser", str)
     monkeypatch.chdir(folder)
-    with pytest.raises(ez.UntrustedCodeError, match="nobody has said"):
+    with pytest.raises(ez.UntrustedCodeError, match="this folder is not trusted"):
         read(folder)
     assert "Set XDG_CONFIG_HOME" in run("trust", folder).output.replace("\n", " ")
     assert not (folder / "~").exists()

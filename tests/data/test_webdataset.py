@@ -197,7 +197,7 @@ def test_shards_and_indices_that_disagree_are_fatal(tmp_path):
 
     tars = {
         "missing": (None, "d0.tar: cannot be read (No such file"),
-        "cut": (lambda d: d[:2000], "was cut off, or is another one"),
+        "cut": (lambda d: d[:2000], "was truncated or replaced"),
         "compressed": (lambda d: b"\x1f\x8b" + d[2:], "compressed with gzip"),
         "other": (other_shard, "at most places no sample starts"),
     }
@@ -205,10 +205,10 @@ def test_shards_and_indices_that_disagree_are_fatal(tmp_path):
         "index missing": (None, "d0.tar.idx: cannot be read"),
         "order": (
             entries(lambda e: e[[0, 2, 1, *range(3, 9)]]),
-            "sample 1 lies from byte",
+            "sample 1 spans bytes",
         ),
         "merged": (entries(merge_two), "has the keys"),
-        "beyond": (entries(lambda e: e * 2), "was cut off, or is another one"),
+        "beyond": (entries(lambda e: e * 2), "was truncated or replaced"),
         "too early": (entries(lambda e: e - e // e.max() * 512), "but more follow"),
     }
     rows = {name: ("d0.tar", *row) for name, row in tars.items()}
@@ -260,7 +260,7 @@ def test_an_index_entry_one_member_off_is_seen(tmp_path, prefix):
             ):
                 read(0, record)
             for number in (entry - 1, entry) if members < 0 else (entry - 1,):
-                with pytest.raises(ShardError, match="do not belong together"):
+                with pytest.raises(ShardError, match="do not match"):
                     read(number)
 
 
@@ -399,7 +399,7 @@ def test_a_wrong_record_is_an_error_with_its_place(tmp_path):
     short = {"bytes": 1, "index_crc32": 1, "headers_crc32": 2**32}
     rows = {
         '{"version": 2}': "shards.json:1 (version): expected 1; got 2",
-        '{"version": 1, "shards": {}}': "only .info.json knows '0.tar'",
+        '{"version": 1, "shards": {}}': "only .info.json has '0.tar'",
         json.dumps(
             {"version": 1, "shards": {"0.tar": short}}
         ): "(shards['0.tar'].headers_crc32): ",

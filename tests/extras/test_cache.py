@@ -204,7 +204,7 @@ def test_what_goes_wrong_is_met_where_the_file_is_needed(make, caplog):
     store = SystemFileStore(Path(__file__).parent)
     lazy = pool.get_lazy(store, "missing.txt")
     for _ in range(2):
-        with pytest.raises(DataError, match="there is no such file"):
+        with pytest.raises(DataError, match="does not exist"):
             lazy.get()
     assert pool.get_lazy(store, Path(__file__).name).get()[:3] == b'"""'
     with caplog.at_level(logging.WARNING, logger="energize"):

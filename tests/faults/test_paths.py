@@ -98,7 +98,7 @@ def test_what_leads_nowhere_is_an_error_of_ours(tmp_path, monkeypatch, name):
 def test_remote_paths_and_names_of_files(tmp_path, path):
     with pytest.raises(ConfigError, match="that is no path"):
         EPath(path)
-    with pytest.raises(DataError, match="is no name of a file"):
+    with pytest.raises(DataError, match="is not the name of a file"):
         SystemFileStore(tmp_path).get(path)
 
 

@@ -149,7 +149,7 @@ def test_a_database_with_a_view(folder):
         database.execute(
             "CREATE VIEW samples AS SELECT load_extension('x') AS sample_key"
         )
-    with pytest.raises(DatasetError, match="has 'samples', which is no table"):
+    with pytest.raises(DatasetError, match="has 'samples', which is not a table"):
         _ = open_store(folder)["k.txt"]
 
 

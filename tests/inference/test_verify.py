@@ -339,7 +339,7 @@ def test_delimited_values_that_do_not_fit_are_refused(tmp_path):
 
     check_refusals(
         DatasetError,
-        twice=(of("a.csv", "a,b,b\n1,2,3\n"), "a.csv, line 1", "called 'b'"),
+        twice=(of("a.csv", "a,b,b\n1,2,3\n"), "a.csv, line 1", "named 'b'"),
         fewer=(
             of("b.csv", "a,b\n1,2\n3\n"),
             "b.csv, line 3: a row has 1 values",
@@ -347,7 +347,7 @@ def test_delimited_values_that_do_not_fit_are_refused(tmp_path):
         ),
         latin=(
             of("c.csv", "a\nGrün\n".encode("latin-1")),
-            "c.csv is no CSV file in UTF-8",
+            "c.csv is not a CSV file in UTF-8",
         ),
     )
 
@@ -371,7 +371,7 @@ def test_a_cut_tar_is_told_where_it_is_read(tmp_path, caplog):
     data = (tmp_path / "a.tar").read_bytes()
     (tmp_path / "a.tar").write_bytes(data[: 512 * 15])
     read(tmp_path, verify=False)
-    assert "end without an end mark" in caplog.text
+    assert "has no end mark" in caplog.text
 
 
 def test_a_parquet_of_every_form_of_image_is_read(tmp_path):

@@ -366,7 +366,7 @@ def test_files_that_are_no_text_of_people(tmp_path):
         )
     (tmp_path / "loop").symlink_to("loop")
     for read, words in (
-        (load_dataset, "loop is a link to 'loop', where nothing is"),
+        (load_dataset, "loop is a link to 'loop', which does not exist"),
         (
             get_train_dataset,
             r"'\S+loop' is a link to 'loop', .* the link, looked for \S+loop$",

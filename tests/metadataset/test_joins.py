@@ -134,18 +134,18 @@ def test_a_damaged_cache_is_an_error(folder):
     bit = bytearray(caches[0].read_bytes())
     bit[-40] ^= 1
     for name, content, words in [
-        ("empty", b"", "is no list of joined samples"),
-        ("cut", b"\x93NUMPY\x01\x00", "is no list of joined samples"),
-        ("text", b"x" * 100, "is no list of joined samples"),
+        ("empty", b"", "is not a file of matches"),
+        ("cut", b"\x93NUMPY\x01\x00", "is not a file of matches"),
+        ("text", b"x" * 100, "is not a file of matches"),
         (
             "archive",
             as_file(np.savez, m=np.zeros((3, 2), int)),
-            "is no list of joined samples",
+            "is not a file of matches",
         ),
         ("objects", as_file(np.save, np.array([{"a": 1}], dtype=object)), "delete it"),
         ("others", as_file(np.save, np.full((3, 2), 99)), "delete it"),
         ("floats", as_file(np.save, np.zeros((2, 3))), "delete it"),
-        ("one bit", bytes(bit), "is named after other content"),
+        ("one bit", bytes(bit), "its name does not match its content"),
     ]:
         for each in caches:
             each.write_bytes(content)
@@ -209,7 +209,7 @@ STATEMENTS = {
         "samples"
     ),
     "CREATE TABLE t AS SELECT * FROM samples; UPDATE t SET sample_key = '0001' WHERE sample_key = "
-    f"'0002'; {TABLE}ALTER TABLE t RENAME TO samples": "the key '0001' stands for several samples",
+    f"'0002'; {TABLE}ALTER TABLE t RENAME TO samples": "the key '0001' is not unique",
 }
 
 

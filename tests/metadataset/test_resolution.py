@@ -153,7 +153,7 @@ def test_subsets_that_cannot_be(mix):
         (
             ConfigError,
             "{path: c, subset: {range: [3, 21]}}",
-            r"(?s)there are 9 samples.*yaml:5",
+            r"(?s)the 9 samples.*yaml:5",
         ),
         (
             EmptyDatasetError,

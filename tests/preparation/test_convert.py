@@ -172,7 +172,7 @@ def test_what_cannot_be_written_is_told_and_the_rest_is_kept(tmp_path):
         "The others are done",
     ):
         assert words in str(told.value)
-    with pytest.raises(NotPreparedError, match="its conversion has not ended"):
+    with pytest.raises(NotPreparedError, match="its conversion was interrupted"):
         get_train_dataset(out, batch_size=1)
     with pytest.raises(PrepareError, match=r"a conversion to .*out has not ended"):
         prepare(out, split_ratios={"train": 1})
@@ -241,7 +241,7 @@ def test_the_command_goes_on_after_it_was_killed(tmp_path):
     killed.send_signal(signal.SIGKILL)
     killed.wait()
     there = {each: each.stat().st_ino for each in sorted(out.glob("*.tar"))}
-    with pytest.raises(NotPreparedError, match="has not ended"):
+    with pytest.raises(NotPreparedError, match="was interrupted"):
         get_train_dataset(out, batch_size=1)
     run("convert", source, out, *options)
     assert all(each.stat().st_ino == was for each, was in [*there.items()][:-1])

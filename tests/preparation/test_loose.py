@@ -621,7 +621,7 @@ def test_a_file_that_is_written_anew_is_told(tmp_path, caplog):
     soon = time.time() + 9
     os.utime(root / "3.v1.jpg", (soon, soon))
     assert len([*dataset.at(range(2 * N))]) == 2 * N
-    assert "3.v1.jpg was written after it was opened" in caplog.text
+    assert "3.v1.jpg has changed since the dataset was opened" in caplog.text
 
 
 def test_one_rank_looks_for_all_that_share_their_reading(tmp_path):
@@ -649,7 +649,7 @@ WRONG = {
         {"images": ["0.jpg"] * 2, "conversations": TURNS * 2},
         "two files under one name",
     ),
-    "leads out": ({"images": ["../0.jpg"], "conversations": TURNS}, "leads out of"),
+    "leads out": ({"images": ["../0.jpg"], "conversations": TURNS}, "is outside of"),
     "gone": ({"images": ["9.jpg"], "conversations": TURNS}, "9.jpg: cannot be read"),
     "no turns": (
         {"conversations": "Hi"},
@@ -737,7 +737,7 @@ def test_what_is_refused(tmp_path, monkeypatch):
         "two tables": (partial(get, both), wrong, "metadata.csv and metadata.jsonl describe"),
         "columns": (photos("c", "name,title\nb,c\n"), wrong, "no column file_name", "'title'"),
         "row": (photos("r", "file_name,text\na.jpg,b,c\n"), wrong, "metadata.csv, line 2: a row"),
-        "bytes": (photos("b", b"file_name\n\xff"), wrong, "is no CSV file in UTF-8"),
+        "bytes": (photos("b", b"file_name\n\xff"), wrong, "is not a CSV file in UTF-8"),
         "none left": (photos("n", "file_name\nb.jpg\n"), wrong, "no sample is left", "b.jpg (met"),
         "no field": (photos("f", csv_of, field_map={"title": "text"}), config, "'title'"),
         "no column": (photos("g", csv_of, field_map={"caption": "txet"}), config, "mean 'text'"),
