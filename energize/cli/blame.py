@@ -1,6 +1,4 @@
-"""`energize blame`: from a step of a run to its samples, their losses and their
-pictures.
-"""
+"""`energize blame`: show the samples of a step of a run, with losses and images."""
 
 from __future__ import annotations
 
@@ -53,7 +51,7 @@ class Output:
 
     html: Annotated[
         Path | None,
-        Option(parser=path_of, help="Write a page of the samples, with their images."),
+        Option(parser=path_of, help="Write an HTML page of the samples, with images."),
     ] = None
     as_json: AsJson = False
 
@@ -67,29 +65,36 @@ def blame(
     *,
     step: Annotated[int, Option(min=0, help="The step of the run, from 0 on.")],
     rank: Annotated[
-        int | None, Option(min=0, help="Show the batch of this rank alone.")
+        int | None, Option(min=0, help="Show only the batch of this rank.")
     ] = None,
     mix: Annotated[
         Path | None,
         Option(
             parser=path_of,
-            help="What the run reads, if it is not where it was any more.",
+            help="The mix of the run, if it was moved.",
         ),
     ] = None,
     world_size: Annotated[
         int | None,
-        Option(min=1, help="Ranks of the run at that step; by default of the state."),
+        Option(
+            min=1,
+            help=("Ranks of the run at that step; by default those of the state."),
+        ),
     ] = None,
     losses: Annotated[
         str | None,
-        Option(help="The file of get_loader(losses=...); those of all ranks are read."),
+        Option(
+            help=(
+                "The file of get_loader(losses=...); the files of all ranks are read."
+            )
+        ),
     ] = None,
 ) -> None:
-    """Show which samples the batches of a step were made of, and the losses they had.
+    """Show the samples of the batches of a step, and their losses.
 
-    The state is any one of the run; mix, split, seed and batch size are those that it
-    says. Nothing is read but the keys of the samples, with --html the samples, however
-    far the step is.
+    STATE can be any state of the run; it determines mix, split, seed and batch size.
+    Only the keys of the samples are read, and with --html the samples, even for a late
+    step.
     """
     saved = single_state(read_states([state]))
     details = saved_details(saved.state)
@@ -117,7 +122,7 @@ def blame(
 def _show_notes(
     dataset: Dataset[Any], saved: SavedState, step: int, ranks: int
 ) -> None:
-    """Show the notes about steps whose samples follow from the order."""
+    """Show notes on the step, if the dataset is indexed."""
     if not dataset.indexed:
         return
     position = cursor_of(saved.state).get("position", 0)
@@ -144,7 +149,7 @@ def _loss_files(losses: str) -> list[Path]:
 def _mix(
     saved: SavedState, details: dict[str, Any], mix: Path | None, run: RunOptions
 ) -> tuple[Path, RunOptions]:
-    """Return what the run read, and with which options, as far as the state says it."""
+    """Return the mix of the run, and its options as saved in the state."""
     location = _saved_mix(details)
     if location is not None:
         file, split = location
@@ -184,7 +189,7 @@ def _seed_of(saved: SavedState) -> int | None:
 def _dataset(
     saved: SavedState, mix: Path, run: RunOptions, *, samples: bool
 ) -> Dataset[Any]:
-    """Return the dataset as the run read it, with what was changed on the way."""
+    """Return the dataset of the run, with the changes made during the run."""
     dataset: Dataset[Any] = mix_of(saved, mix, run, samples=samples)
     with fitting(saved, mix) as bare:
         cursor, _ = resumed(dataset, bare)
@@ -231,7 +236,7 @@ def _show(console: Console, samples: list[BlamedSample], step: int) -> None:
 
 
 def _notes(dataset: Any, position: int, step: int, ranks: int) -> Iterator[str]:
-    """What to know of a step that is found by the order."""
+    """Yield notes on a step whose samples follow from the order."""
     if (step + 1) * ranks > position:
         yield (
             f"the state was saved after {counted(position // ranks, 'step')} on "
@@ -249,7 +254,7 @@ def _notes(dataset: Any, position: int, step: int, ranks: int) -> Iterator[str]:
 def _batches(
     dataset: Dataset[Any], blamed_samples: list[BlamedSample], step: int
 ) -> Iterator[PreviewBatch]:
-    """Yield the batch of each rank, those samples first that had the highest losses."""
+    """Yield the batch of each rank, with samples by descending loss."""
     leaves = levels_of(dataset).leaves
     for rank, of_rank in groupby(blamed_samples, lambda sample: sample.rank):
         samples = sorted(of_rank, key=lambda sample: _height(sample.loss), reverse=True)

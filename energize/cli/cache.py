@@ -26,13 +26,13 @@ from energize.errors import ConfigError
 from energize.report.forecast import indexed
 
 app = typer.Typer(
-    no_args_is_help=True, help="Look at the node cache of this machine, empty it."
+    no_args_is_help=True, help="Show, fill or clear the node cache of this machine."
 )
 
 
 @app.command()
 def status() -> int:
-    """Show where the node cache is, how much it has and may have."""
+    """Show the location, use and limit of the node cache."""
     cache = NodeCache()
     usage = cache.status()
     used, limit, free = (decimal(usage[name]) for name in ("used", "limit", "free"))
@@ -56,14 +56,14 @@ def warm(
     steps: Annotated[
         int,
         typer.Option(
-            min=1, help="For the first so many batches of all ranks together."
+            min=1, help="Number of first batches to fetch, of all ranks together."
         ),
     ],
 ) -> None:
-    """Fetch what the first steps of a run read, before it begins; nothing is decoded.
+    """Fetch the data of the first steps of a run in advance; nothing is decoded.
 
-    Exits with 1 if not all of it is held then: it is larger than the limit, or cannot
-    be written.
+    Exits with 1 if some data are not in the cache afterwards: they exceed the limit, or
+    cannot be written.
     """
     dataset = run.read(mix)
     indexed(dataset, "cache warm")
@@ -102,7 +102,7 @@ def _read_ranges(
 
 @app.command()
 def clear() -> None:
-    """Remove what the node cache has; programs that use it meanwhile fetch again."""
+    """Clear the node cache; running programs fetch again."""
     sections = status()
     NodeCache().clear()
     if 0 < sections <= status():

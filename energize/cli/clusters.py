@@ -1,6 +1,4 @@
-"""Options of tasks that share a command out, and where all of them run: here, by Ray,
-by Slurm.
-"""
+"""Options that partition a command into tasks, and run them here, by Ray or Slurm."""
 
 from __future__ import annotations
 
@@ -54,7 +52,7 @@ Number = int | None
 
 @dataclass(frozen=True)
 class Work:
-    """How much is done at once, and whether it is said how far it is."""
+    """Options of the number of processes, and of the progress display."""
 
     num_workers: Annotated[
         Number,
@@ -62,13 +60,13 @@ class Work:
             "--num-workers",
             "--workers",
             min=1,
-            help="How many processes; by default the cores.",
+            help="Number of processes; by default one for each core.",
         ),
     ] = None
     progress: Annotated[bool, Option("--progress/--no-progress")] = True
 
     def reporter(self, action: str) -> Progress:
-        """Return what says how far something is; or does not."""
+        """Return a function that displays progress, or does nothing."""
         return progress(action) if self.progress else lambda done, total: None
 
 
@@ -79,23 +77,26 @@ def _check_cluster(name: str) -> None:
 
 @dataclass(frozen=True)
 class Tasks(Work):
-    """Which tasks there are, which of them this is, and where they run."""
+    """Options of tasks: their number, the current task, and the cluster."""
 
     tasks: Annotated[
-        Number, Option(min=1, help="Share the shards out to so many tasks.")
+        Number, Option(min=1, help="Number of tasks to partition the shards into.")
     ] = None
-    task: Annotated[Number, Option(help="Do this one of the tasks, from 0 on.")] = None
-    merge: Annotated[bool, Option("--merge", help="Merge what all tasks found.")] = (
-        False
-    )
+    task: Annotated[Number, Option(help="Do this task, counted from 0.")] = None
+    merge: Annotated[
+        bool, Option("--merge", help="Merge the results of all tasks.")
+    ] = False
     on: Annotated[
-        str, Option(help="Where tasks run: local, ray, ray://HOST:PORT, slurm.")
+        str,
+        Option(
+            help=("Run tasks here or on a cluster: local, ray, ray://HOST:PORT, slurm.")
+        ),
     ] = "local"
     submit: Annotated[
-        bool, Option("--submit", help="Submit to Slurm, print no script.")
+        bool, Option("--submit", help="Submit the Slurm script instead of printing it.")
     ] = False
     gpus_per_task: Annotated[
-        float, Option(min=0, help="GPUs of each, by Ray or Slurm.")
+        float, Option(min=0, help="GPUs of each task, with Ray or Slurm.")
     ] = 0
 
     def __post_init__(self) -> None:
@@ -113,17 +114,14 @@ class Tasks(Work):
             )
 
     def arguments(self, action: str) -> dict[str, Any]:
-        """What functions are given that share their shards out, and say how far `what`
-        is.
-        """
+        """Return the arguments of functions that do tasks and display progress."""
         how = {"workers": self.num_workers, "on_progress": self.reporter(action)}
         return {"tasks": self.tasks, "task": self.task, "merge": self.merge, **how}
 
     def run(self, console: Console) -> Tasks:
-        """Run this command by tasks where they are to run, and return what is left to
-        do here.
+        """Run the tasks on the cluster, and return the options of the remaining work.
 
-        Exits when Slurm does all of it.
+        Exits if Slurm does all of it.
         """
         if self.on == "local":
             return self
@@ -170,9 +168,7 @@ class Tasks(Work):
         console.write_line(done.stdout.strip())
 
     def _by_ray(self, command: list[str], workers: int) -> None:
-        """Run the tasks, and tell what those print that fail; the merge names them
-        all.
-        """
+        """Run the tasks, and print the output of failures; the merge reports them."""
         ray = optional_module("ray", "energize[ray]", "--on ray")
         tasks = self.tasks or 1
         shown = set[str]()
@@ -213,18 +209,18 @@ class Tasks(Work):
 
 @dataclass(frozen=True)
 class Readers(Tasks):
-    """Tasks whose processes are called by another option."""
+    """Tasks whose number of processes has another help text."""
 
     num_workers: Annotated[
         Number,
-        Option("--parallel", "--num-workers", min=1, help="How many processes read."),
+        Option(
+            "--parallel", "--num-workers", min=1, help="Number of processes that read."
+        ),
     ] = None
 
 
 def _ran(arguments: list[str], folder: str) -> tuple[int, str]:
-    """Run a command in a process that ends with this one; return its exit code, what it
-    says.
-    """
+    """Run a command that ends with this process; return exit code and output."""
     with suppress(OSError):  # a node that does not have it takes whole paths
         os.chdir(folder)
     command = [sys.executable, "-c", _PROGRAM, str(os.getpid()), *arguments]

@@ -1,4 +1,4 @@
-"""Where commands print."""
+"""Console output of commands."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ from energize.errors import visible
 
 
 class Console(rich.console.Console):
-    """A console of rich, on which names and texts of folders cannot steer the terminal:
-    of what is printed, only what rich itself makes of styles is not written out. It is
-    at least 120 columns wide, on a terminal 80: a narrower one breaks the lines itself.
+    """A console of rich that escapes control characters in names and texts.
+
+    It is at least 120 columns wide, on a terminal 80: a narrower terminal breaks lines
+    itself.
     """
 
     def __init__(self, **options: Any) -> None:
@@ -30,23 +31,23 @@ class Console(rich.console.Console):
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterable[Segment]:
-        """Yield what is to be printed, piece by piece."""
+        """Yield the segments to print, with control characters escaped."""
         for piece in super().render(renderable, options):
             yield piece if piece.control else Segment(visible(piece.text), piece.style)
 
     def write_line(self, text: str = "", style: str | None = None) -> None:
-        """Print a text as it is, in lines as long as they are."""
+        """Print a text unchanged, without breaking its lines."""
         self.print(text, style=style, markup=False, soft_wrap=True)
 
     def note(self, text: str, label: str = "Note", style: str = "yellow") -> None:
-        """Print something that may be a mistake."""
+        """Print a note on a possible mistake."""
         self.print(Text.assemble((f"{label}:", style), f" {text}"), soft_wrap=True)
 
 
 def table(
     *columns: str, rows: Iterable[Iterable[object]] = (), title: str | None = None
 ) -> Table:
-    """Return a table of these rows; columns whose names begin with ">" hold numbers."""
+    """Return a table of rows; columns whose names begin with ">" have numbers."""
     heading = None if title is None else Text(title)
     result = Table(title=heading, title_justify="left", box=SIMPLE_HEAD)
     for name in columns:
@@ -60,13 +61,13 @@ def table(
 
 
 def print_json(tree: Any, indent: int | None = 2) -> None:
-    """Print a tree for programs, in letters that steer no terminal either."""
+    """Print a tree as JSON, without control characters."""
     text = json.dumps(tree, indent=indent, ensure_ascii=False)
     typer.echo(text if visible(text) == text else json.dumps(tree, indent=indent))
 
 
 def short(number: float, digits: int = 0) -> str:
-    """Return a number for people, short also when it is large.
+    """Return a number as a short text.
 
     >>> short(1234567), short(2.5, 2), short(7.2e12)
     ('1,234,567', '2.50', '7.20T')

@@ -1,4 +1,4 @@
-"""`energize init`: writes what is inferred of data as a metadataset to correct."""
+"""`energize init`: write inferred settings of data as a metadataset."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ def init(
         Option("--output", "-o", parser=path_of, help="Write to this file."),
     ] = None,
 ) -> None:
-    """Write what is inferred of data as a metadataset to correct, with comments.
+    """Write the inferred settings of data as a metadataset, with comments.
 
-    Without --output it is printed.
+    Without --output, it is printed.
     """
     folder = Path.cwd() if output is None else output.absolute().parent
     text = metadataset_text(data, folder)
@@ -54,16 +54,14 @@ def metadataset_text(data: list[Path], folder: Path) -> str:
     """Return a metadataset of paths, for a file in a folder.
 
     Args:
-        data: Folders and files of samples that nobody prepared.
-        folder: Where the file will be; paths below it are written relative to it.
+        data: Folders and files of samples that are not prepared.
+        folder: Folder of the file; paths below it are written relative to it.
 
     Returns:
-        YAML with a split for each split part, and what was inferred as comments.
+        YAML with a split for each split part, and comments on inferred settings.
 
     Raises:
-        DatasetError: For data that cannot be read as they are, naming the line to
-            write.
-
+        DatasetError: For data that cannot be read as they are, with the line to write.
     """
     splits: dict[str, list[DataSpec]] = {}
     notes: list[str] = []

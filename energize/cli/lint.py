@@ -1,4 +1,4 @@
-"""`energize lint`: reads every sample there is, and tells what is wrong."""
+"""`energize lint`: read every sample, and report faults."""
 
 from __future__ import annotations
 
@@ -43,24 +43,22 @@ from energize.task.decode import SampleDecoder
 from energize.task.types import type_faults
 
 _AT_ONCE = 32
-"""Samples that a process is given together."""
+"""Samples that a process reads together."""
 
 _SHOWN = 3
 
 _SPECIFIC = re.compile(
     r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|0x[0-9a-f]+|\d+(?:\.\d+)?"""
 )
-"""Names, texts, counts and sizes, in which faults differ that are alike."""
+"""Names, texts, counts and sizes, which differ between faults of one kind."""
 
 Fault = tuple[str, str]
-"""Where a sample is, and what is wrong with it."""
+"""Location and fault of a sample."""
 
 
 @dataclass(slots=True)
 class Findings:
-    """What is wrong: faults of samples, told together at the end, and of more than a
-    sample; and which task finds it.
-    """
+    """Faults of samples, reported together at the end, and faults of files."""
 
     console: Console
     by: Tasks
@@ -73,7 +71,7 @@ class Findings:
     counts: Counter[str] = field(default_factory=Counter)
 
     def add(self, faults: Sequence[Fault]) -> None:
-        """Count faults of samples; of those that are alike a few are kept."""
+        """Count faults of samples, and keep a few examples of each kind."""
         for fault in faults:
             pattern = _SPECIFIC.sub("_", fault[1])
             self.counts[pattern] += 1
@@ -82,16 +80,14 @@ class Findings:
         self.count += len(faults)
 
     def report(self, text: str) -> None:
-        """Tell of a fault of more than a sample, once."""
+        """Print a fault that concerns more than one sample, once."""
         if text not in self.reported:
             self.reported.add(text)
             self.count += 1
             self.console.note(text, "Fault", "bold red")
 
     def conclude(self) -> None:
-        """Tell of each kind of fault of samples, the most frequent first, and how many
-        there are; end with 1 if there are any.
-        """
+        """Print the faults of samples by frequency; exit with 1 if there are faults."""
         for pattern, count in self.counts.most_common():
             faults = self.examples[pattern]
             self.console.write_line(f"\n{counted(count, 'sample')}: {faults[0][1]}")
@@ -110,11 +106,10 @@ class Findings:
 @mixes.takes("stored", mixes.Stored)
 @mixes.takes("by", Readers)
 def lint(path: mixes.DataPath, stored: mixes.Stored, by: Readers) -> None:
-    """Read, decode and type every sample of every split; exit with 1 if anything is
-    wrong.
+    """Read, decode and type every sample of every split; exit with 1 for any fault.
 
     Cookers and task encoders are not needed: samples are checked as they are stored.
-    Many machines may do it together: see --tasks.
+    Several machines can share the work: see --tasks.
     """
     console = Console()
     findings = Findings(console, by)
@@ -196,7 +191,7 @@ def _paths(leaf: Leaf) -> list[Path]:
 
 
 def _leaves(findings: Findings, path: Path, stored: mixes.Stored) -> Iterable[Leaf]:
-    """Return what is read, once."""
+    """Return the leaves to read, without duplicates."""
     leaves: dict[Hashable, Leaf] = {}
     for split in stored.splits(path):
         try:
@@ -211,14 +206,12 @@ def _leaves(findings: Findings, path: Path, stored: mixes.Stored) -> Iterable[Le
 
 
 def _is_prepared(path: Path) -> bool:
-    """Return whether it is a folder whose shards can be compared with what was
-    prepared.
-    """
+    """Return whether a path is a folder whose shards can be compared."""
     return path.is_dir() and not is_loose(path)
 
 
 def _markers(path: Path, tasks: int) -> list[Path]:
-    """Return where tasks say what they found."""
+    """Return the files of the results of tasks."""
     folder = (
         path / TASKS_FOLDER
         if _is_prepared(path)
@@ -259,7 +252,7 @@ def _lint_part(findings: Findings, name: str, part: IndexedDataset[Any]) -> None
 
 
 def _faults(part: IndexedDataset[Any], start: int) -> list[Fault]:
-    """Read neighbouring samples, and return what is wrong with them."""
+    """Read consecutive samples, and return their faults."""
     faults = []
     for position in range(start, min(start + _AT_ONCE, part.size)):
         try:
@@ -281,9 +274,7 @@ def _faults(part: IndexedDataset[Any], start: int) -> list[Fault]:
 
 
 def _lint_shards(findings: Findings, path: Path) -> None:
-    """Shards that are not those that were prepared, samples that changed since, keys
-    that stand twice, and columns that do not say what samples are.
-    """
+    """Report changed shards and samples, repeated keys and wrong columns."""
     by = findings.by
     advance = by.reporter("Checking shards")
     checked = check_folder(path, by.num_workers, advance, by.tasks, by.task)

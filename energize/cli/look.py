@@ -1,6 +1,4 @@
-"""`energize info`, `preview`, `replay`, `plan`, `simulate`: what is there, and what
-runs read.
-"""
+"""`energize info`, `preview`, `replay`, `plan`, `simulate`: show data and runs."""
 
 from __future__ import annotations
 
@@ -67,9 +65,7 @@ def info(
     split_config: mixes.SplitConfig = "split.yaml",
     dataset_config: mixes.DatasetConfig = "dataset.yaml",
 ) -> None:
-    """Show the samples, shards, splits and fields of a folder, or the parts of a
-    metadataset.
-    """
+    """Show samples, shards, splits and fields of a folder, or the parts of a mix."""
     console = Console()
     stored = mixes.Stored(None, dataset_config, split_config)
     if mixes.is_jsonl(path):
@@ -135,7 +131,7 @@ def show_splits(
 
 
 def show_config(console: Console, config: nv_meta.SampleConfig) -> None:
-    """Print the sample type, and from which part each field comes."""
+    """Print the sample type, and the parts of its fields."""
     crude = config.sample_class == nv_meta.CRUDE
     crude_text = "crude: plain dicts, for a task encoder that takes them"
     console.write_line(f"Samples: {crude_text if crude else config.sample_class}")
@@ -153,9 +149,7 @@ def show_config(console: Console, config: nv_meta.SampleConfig) -> None:
 def show_columns(
     console: Console, columns: Mapping[str, Column], measured: Mapping[str, str]
 ) -> None:
-    """Print columns: their range and mean, or their words, and how they were
-    measured.
-    """
+    """Print columns: range and mean, or words, and their measures."""
     head = ("column", "values", *(["measured as"] if measured else []))
     how = {name: [measure] for name, measure in measured.items()}
     rows = (
@@ -166,7 +160,7 @@ def show_columns(
 
 
 def values_text(column: Column) -> str:
-    """Return what a column says: its range and mean, or its words with their counts.
+    """Return the range and mean of a column, or its words with their counts.
 
     >>> values_text(Column.of([1, 2, 6], "tokens"))
     '1 to 6, mean 3'
@@ -194,7 +188,7 @@ def values_text(column: Column) -> str:
 
 
 def _show_mix(console: Console, path: Path, stored: mixes.Stored) -> None:
-    """The parts of each split, with the shares that are asked for them."""
+    """Print the parts of each split, with their requested shares."""
     columns = ("folder", "split", ">samples", ">asked %", "sample type")
     for split in stored.splits(path):
         shares = _shares(path, split)
@@ -217,9 +211,7 @@ def _show_mix(console: Console, path: Path, stored: mixes.Stored) -> None:
 
 
 def _shares(path: Path, split: str) -> dict[Hashable, float]:
-    """Return the share of each part; nothing where there is no single one, as of
-    stages.
-    """
+    """Return the share of each part; empty for stages, which have several."""
     try:
         weighted_leaves = leaves_with_weights(mixes.node_at(path, split))
     except MetadatasetError:
@@ -246,13 +238,16 @@ def preview(
     count: Annotated[
         int | None,
         typer.Option(
-            "--count", "-n", min=1, help="Samples of each split, without questions."
+            "--count",
+            "-n",
+            min=1,
+            help="Show this many samples of each split, without prompts.",
         ),
     ] = None,
     html: Annotated[
         Path | None,
         Option(
-            parser=path_of, help="Write a page of the first batches, with their images."
+            parser=path_of, help="Write an HTML page of the first batches, with images."
         ),
     ] = None,
     batches: Annotated[int, Option(min=1, max=64, help="Batches on the page.")] = 4,
@@ -262,12 +257,11 @@ def preview(
         Option(help="The task encoder of the run, for the page: MODULE:NAME."),
     ] = None,
     batch_size: Annotated[
-        int | None, Option(min=1, help="That of the run, for the page; by default 8.")
+        int | None,
+        Option(min=1, help="The batch size of the run, for the page; by default 8."),
     ] = None,
 ) -> None:
-    """Show samples as they are stored, field by field, images too; with --html, batches
-    of a run on a page.
-    """
+    """Show stored samples field by field, or with --html, batches of a run."""
     console = Console()
     if html is not None:
         if count or (stored.dataset_config, stored.split_config) != mixes.CONFIGS:
@@ -294,7 +288,7 @@ def preview(
 def _show_stored(
     console: Console, path: Path, stored: mixes.Stored, count: int | None
 ) -> None:
-    """Show stored samples of all splits; a terminal is asked if `count` is None."""
+    """Print stored samples of all splits; without a count, a terminal is prompted."""
     asks = count is None and sys.stdin.isatty()
     for split in stored.splits(path):
         for leaf in stored.leaves(path, split):
@@ -321,16 +315,15 @@ def replay(
     key: Annotated[
         str,
         typer.Argument(
-            metavar="KEY", help="As loader.restore_key prints it, or in JSON."
+            metavar="KEY", help="The key, as loader.restore_key prints it, or in JSON."
         ),
     ],
     run: mixes.RunOptions,
 ) -> None:
-    """Show one sample or batch of a run again: its fields, and the files it was made
-    from.
+    """Show one sample or batch of a run again: its fields, and its source files.
 
-    The options have to be those of the run. Without its encoder, samples are shown as
-    they are before it, in batches of the default encoder.
+    The options must be those of the run. Without its encoder, samples are shown as they
+    are before it, in batches of the default encoder.
     """
     parsed = parse_key(key)
     dataset = run.read(mix, samples=True)
@@ -357,13 +350,14 @@ def replay(
 
 
 def parse_key(text: str) -> tuple[Any, ...]:
-    """Return a restore key as it is printed: `('energize', 7)`, or `["energize", 7]` in
-    JSON.
+    """Return a restore key from its printed form: `('energize', 7)`, or JSON.
 
-    Raise `ConfigError` for anything else; nothing is run.
+    Raises:
+        ConfigError: For other texts.
 
-    >>> parse_key("('energize', 7)"), parse_key('["Webdataset", "0.tar", 3]')
-    (('energize', 7), ('Webdataset', '0.tar', 3))
+    Example:
+        >>> parse_key("('energize', 7)"), parse_key('["Webdataset", "0.tar", 3]')
+        (('energize', 7), ('Webdataset', '0.tar', 3))
     """
     try:
         key = ast.literal_eval(text.strip())
@@ -378,7 +372,7 @@ def parse_key(text: str) -> tuple[Any, ...]:
 
 
 def show_item(console: Console, item: Any) -> None:
-    """Print a sample or a batch, field by field; images also as pictures."""
+    """Print a sample or a batch, field by field, with pictures of images."""
     if isinstance(item, Failed):
         console.write_line(f"  cannot be used: {item}", "red")
         return
@@ -387,9 +381,7 @@ def show_item(console: Console, item: Any) -> None:
 
 
 def _show(console: Console, name: str, value: Any) -> None:
-    """Print a value by its name: its type, what it says of itself, and its picture if
-    it is one.
-    """
+    """Print a value with its name, type and description, and a picture of an image."""
     pictures = pictures_of(value)
     if pictures:
         size = f"{pictures[0].width} x {pictures[0].height} pixels"
@@ -412,9 +404,7 @@ def _show(console: Console, name: str, value: Any) -> None:
 
 
 def drawn(picture: PIL.Image.Image) -> Text:
-    """Return the image as lines of text of at most 24 rows; a character is two
-    pixels.
-    """
+    """Return an image as at most 24 lines of text; a character has two pixels."""
     scaled = picture.convert("RGB")
     scaled.thumbnail((100, 2 * _MOST_ROWS))
     pixels = np.asarray(scaled)[: scaled.height // 2 * 2].tolist()
@@ -450,27 +440,33 @@ def plan(
     run: mixes.RunOptions,
     *,
     at: Annotated[
-        int, Option(min=0, help="The first step: batches of all ranks before it.")
+        int, Option(min=0, help="The first step, counted in batches of all ranks.")
     ] = 0,
     steps: Annotated[
-        int, Option(min=1, help="How many batches of all ranks together.")
+        int, Option(min=1, help="Number of batches of all ranks together.")
     ] = 1,
     world_size: Annotated[
-        int | None, Option(min=1, help="Show which of so many ranks.")
+        int | None,
+        Option(min=1, help="Show the rank of each batch, for this number of ranks."),
     ] = None,
     keys: Annotated[
-        bool, Option("--keys", help="Show keys; this opens the shards.")
+        bool, Option("--keys", help="Show keys; this reads the shards.")
     ] = False,
     read: Annotated[
         bool,
-        Option("--read", help="Read a run that packs or filters, up to these steps."),
+        Option(
+            "--read",
+            help=(
+                "Read the samples up to these steps, for a run that packs or filters."
+            ),
+        ),
     ] = False,
     as_json: mixes.AsJson = False,
 ) -> None:
-    """Show which samples of which sources the batches of some steps are made of.
+    """Show the samples and sources of the batches of some steps.
 
-    Nothing but the metadata of the folders is read, and a far step costs what the first
-    one does.
+    Only the metadata of the folders are read. A late step takes no longer than the
+    first.
     """
     dataset = run.read(mix, samples=read)
     batches = planned(dataset, at, steps, world_size=world_size, keys=keys, read=read)
@@ -520,7 +516,7 @@ def _plan_table(batches: Sequence[PlannedBatch]) -> Table:
 
 
 def _locations(samples: Iterable[PlannedSample]) -> str:
-    """Return where samples lie, shard by shard: "a.tar[0,3-5] b.tar[7]"."""
+    """Return the locations of samples by shard: "a.tar[0,3-5] b.tar[7]"."""
     ordered = sorted(samples, key=lambda sample: (sample.shard or "", sample.index))
     by_shard = [
         (shard, list(group))
@@ -538,7 +534,7 @@ def _locations(samples: Iterable[PlannedSample]) -> str:
 
 
 def _numbers(samples: Sequence[PlannedSample]) -> str:
-    """Keys where they are known, else numbers with runs as "3-5"."""
+    """Return keys if they are known, or else numbers with ranges such as "3-5"."""
     if any(sample.key is not None for sample in samples):
         return ",".join(f"#{s.index}" if s.key is None else s.key for s in samples)
     return ranges([sample.index for sample in samples]).replace(" ", "")
@@ -551,22 +547,21 @@ def simulate(
     *,
     steps: Annotated[
         int | None,
-        Option(min=1, help="How many batches of all ranks; by default to the end."),
+        Option(min=1, help="Number of batches of all ranks; by default all."),
     ] = None,
     plot: Plot = None,
     read: Annotated[
         int | None,
         Option(
             min=1,
-            help="Read so many batches of a run that packs or filters, to estimate "
-            "all.",
+            help=("Estimate a run that packs or filters by reading this many batches."),
         ),
     ] = None,
     as_json: mixes.AsJson = False,
 ) -> None:
-    """Show what a run of many steps takes of each source, and when it begins to repeat.
+    """Show what a long run reads of each source, and when sources begin to repeat.
 
-    Only the metadata of the folders is read; any number of steps costs the same.
+    Only the metadata of the folders are read. Any number of steps takes the same time.
     """
     if plot is not None:
         check_plot(plot)
@@ -648,7 +643,7 @@ def _note_never_reached(console: Console, source: SourceForecast, steps: int) ->
 
 
 def _simulation_cells(source: SourceForecast, *, has_shares: bool) -> list[str]:
-    """Return the cells of a source after its name; `asked` adds the asked share."""
+    """Return the cells of a source, with its requested share if `has_shares`."""
     cells: list[str] = []
     if has_shares:
         cells.append("-" if source.asked is None else f"{100 * source.asked:.3f}")

@@ -1,4 +1,4 @@
-"""`energize`: the commands, and how errors are shown."""
+"""`energize`: the commands, and the display of errors."""
 
 from __future__ import annotations
 
@@ -40,20 +40,14 @@ from energize.metadataset.models import json_schema
 
 _FAULTS = 1
 _USAGE = 2
-"""How commands end: 0 when all is well, 1 when something is wrong with the data, 2 when
-the command was given something that cannot be used.
-"""
+"""Exit code of wrong arguments."""
 
 
 class _Commands(TyperGroup):
-    """Errors of energize are one message, without the traceback that means nothing to a
-    user.
-    """
+    """Prints an error of energize as one message, without a traceback."""
 
     def main(self, *arguments: Any, **options: Any) -> Any:
-        """Run a command; what the encoding of the terminal lacks is printed as its
-        escapes.
-        """
+        """Run a command; characters that the terminal lacks are escaped."""
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper):
                 stream.reconfigure(errors="backslashreplace")
@@ -86,8 +80,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="Prepare data sets for energize, look into them, and see what a run will "
-    "read.",
+    help=("Prepare datasets, inspect them, and show what a run reads."),
 )
 _looking = (preview, serve, plan, simulate, state.report, replay, blame, profile)
 for command in (init, prepare, prepare_media, convert, info, lint, *_looking):
@@ -117,12 +110,13 @@ def main(
         list[str] | None,
         typer.Option(
             "--import",
-            help="A module, or FILE.py, of the program whose sample types and joiners "
-            "data name.",
+            help=(
+                "Module, or FILE.py, with sample types and joiners that the data use."
+            ),
         ),
     ] = None,
 ) -> None:
-    """Options before the command; `debug` is read where errors are shown."""
+    """Read the options before the command."""
     del debug, show_version
     for name in modules or ():
         imported(name, "--import")
@@ -136,13 +130,13 @@ def schema(
             "--output",
             "-o",
             parser=path_of,
-            help="Write to this file, not to the screen.",
+            help="Write to this file instead of the screen.",
         ),
     ] = None,
 ) -> None:
     """Print the JSON schema of metadataset files.
 
-    Editors complete and check a file that names it in its first line:
+    Editors complete and check a file whose first line is:
 
     # yaml-language-server: $schema=metadataset.schema.json
     """
@@ -156,14 +150,13 @@ def schema(
 
 @app.command()
 def manifest(
-    mix: Annotated[Path, mixes.path_argument("A metadataset, a .yaml file.", "MIX")],
+    mix: Annotated[Path, mixes.path_argument("A metadataset (.yaml).", "MIX")],
 ) -> None:
-    """Write the small files of all folders of a mix into one beside it, for runs of
-    many ranks.
+    """Write the small files of all folders of a mix into one file beside it.
 
-    Each rank opens mix.yaml by mix.manifest.json then, instead of four files of every
-    folder. Write it again when folders, or files that the mix includes, were changed:
-    rank 0 refuses a stale one.
+    With many ranks, each rank then opens mix.yaml with mix.manifest.json instead of
+    four files of every folder. Write it again if folders, or files that the mix
+    includes, have changed: rank 0 refuses an outdated one.
     """
     if mix.is_dir():
         raise ConfigError(
@@ -195,14 +188,13 @@ def trust(
         Path | None, mixes.path_argument("A prepared folder with code in its .nv-meta.")
     ] = None,
     forgotten: Annotated[
-        bool, typer.Option("--forget", help="Trust it no longer.")
+        bool, typer.Option("--forget", help="Stop trusting the folder.")
     ] = False,
 ) -> None:
-    """Trust the code in a prepared folder, as it is now: sample loaders and part
-    filters.
+    """Trust the present code of a prepared folder: sample loaders and part filters.
 
-    Programs may run it from now on, without a change. Code that is changed has to be
-    trusted anew. Without a folder, those that are trusted are listed.
+    Programs may run it from now on. Code that changes must be trusted again. Without a
+    folder, trusted folders are listed.
     """
     if folder is None:
         for entry in sorted(trusting.trusted_folders()) or ["no folder is trusted"]:
@@ -218,7 +210,7 @@ def trust(
 # A command of Megatron-Energon by its name.
 
 checkpoint = typer.Typer(
-    no_args_is_help=True, help="As `state`, by Megatron-Energon's names."
+    no_args_is_help=True, help="Same as `state`, with the names of Megatron-Energon."
 )
 checkpoint.command("info")(state.show)
 app.add_typer(checkpoint, name="checkpoint")

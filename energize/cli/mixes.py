@@ -1,4 +1,4 @@
-"""What commands are told to read: a mix as a run reads it, or what lies at a path."""
+"""Arguments of commands: a mix as a run reads it, or the data at a path."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from energize.task.load import LoadingCode, run_file
 
 
 def path_argument(help: str, metavar: str | None = None) -> Any:  # noqa: A002 - its name there
-    """Return what an argument is: a path, on a disk or in object storage."""
+    """Return the declaration of an argument: a local or remote path."""
     return typer.Argument(metavar=metavar, parser=path_of, help=help)
 
 
@@ -51,7 +51,7 @@ MixPath = Annotated[
 ]
 TrustCode = Annotated[
     list[Path] | None,
-    Option(help="A folder whose sample_loader and part_filter files may be run."),
+    Option(help=("A folder whose own sample_loader and part_filter may be run.")),
 ]
 AsJson = Annotated[bool, Option("--json", help="Write JSON, for programs.")]
 Number = int | None
@@ -59,14 +59,14 @@ Number = int | None
 
 @dataclass(frozen=True)
 class EncoderOptions:
-    """Options of the code of a user that a run calls."""
+    """Options of the encoder and trusted code of a run."""
 
     encoder: Annotated[
         str | None,
         Option(
             help=(
-                "The task encoder, or a function that makes it: MODULE:NAME, "
-                "FILE.py:NAME."
+                "The task encoder, or a function that returns it: "
+                "MODULE:NAME or FILE.py:NAME."
             )
         ),
     ] = None
@@ -74,7 +74,7 @@ class EncoderOptions:
         bool,
         Option(
             "--encoder-per-type",
-            help="The run has an encoder for each type of samples.",
+            help="The run has an encoder for each sample type.",
         ),
     ] = False
     trust_code: TrustCode = None
@@ -95,14 +95,17 @@ class RunOptions(EncoderOptions):
         Number,
         Option(
             min=1,
-            help="Samples per batch of a rank; by default that of the state or mix, or "
-            "1.",
+            help=(
+                "Samples in a batch of a rank; by default the value of "
+                "the state or mix, or 1."
+            ),
         ),
     ] = None
     unbatched: Annotated[
         bool,
         Option(
-            "--unbatched", help="The run has batch_size=None: its items are samples."
+            "--unbatched",
+            help=("The run has batch_size=None: its items are single samples."),
         ),
     ] = False
     split: Annotated[
@@ -114,11 +117,15 @@ class RunOptions(EncoderOptions):
         ),
     ] = "train"
     seed: Annotated[int, Option(help="The seed_offset of the run.")] = 0
-    shuffle_buffer_size: Annotated[Number, Option(min=1, help="As in the run.")] = None
-    max_samples_per_sequence: Annotated[
-        Number, Option(min=1, help="As in the run.")
+    shuffle_buffer_size: Annotated[
+        Number, Option(min=1, help="The value of the run.")
     ] = None
-    packing_buffer_size: Annotated[Number, Option(min=1, help="As in the run.")] = None
+    max_samples_per_sequence: Annotated[
+        Number, Option(min=1, help="The value of the run.")
+    ] = None
+    packing_buffer_size: Annotated[
+        Number, Option(min=1, help="The value of the run.")
+    ] = None
 
     @property
     def validates(self) -> bool:
@@ -126,7 +133,7 @@ class RunOptions(EncoderOptions):
         return self.split in ("val", "test")
 
     def _read_options(self) -> dict[str, Any]:
-        """Return the options that both functions of datasets take, if they are set."""
+        """Return the options of both dataset functions, if they are set."""
         local = ("shuffle_buffer_size", "max_samples_per_sequence")
         names = (*local, "packing_buffer_size", "trust_code")
         options = {name: value for name in names if (value := getattr(self, name))}
@@ -141,12 +148,17 @@ class RunOptions(EncoderOptions):
     def read(
         self, mix: Path, batch_size: int | None = None, *, samples: bool = False
     ) -> IndexedDataset[Any]:
-        """Return what the run reads of `mix`, in batches of `batch_size` if no option
-        says it.
+        """Return the dataset of a run.
 
-        What only making `samples` needs, code of folders and stores of cookers, is left
-        out unless these are wanted. Raise what `get_train_dataset` raises, and
-        `ConfigError` for options that do not go together.
+        Args:
+            mix: The mix.
+            batch_size: The batch size if no option sets it.
+            samples: Whether samples are made. If not, code of folders and stores of
+                cookers are not loaded.
+
+        Raises:
+            ConfigError: For options that contradict each other; further errors as
+                `get_train_dataset`.
         """
         node = node_at(mix, self.split)
         options = self._read_options()
@@ -174,9 +186,7 @@ class RunOptions(EncoderOptions):
 def takes(
     name: str, options_class: type[Any]
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command, which has a parameter of that name, the options of a dataclass
-    instead.
-    """
+    """Replace a parameter of a command by the options of a dataclass."""
     options = inspect.signature(options_class, eval_str=True).parameters
 
     def taking(command: Callable[..., None]) -> Callable[..., None]:
@@ -210,7 +220,7 @@ takes_run = takes("run", RunOptions)
 
 
 def load_encoder(text: str) -> TaskEncoder[Any, Any, Any, Any]:
-    """Return the task encoder that MODULE:NAME names, or makes."""
+    """Return the task encoder at MODULE:NAME, or that its function returns."""
     target = object_named(text, "--encoder")
     try:
         encoder: TaskEncoder[Any, Any, Any, Any] = (
@@ -224,7 +234,7 @@ def load_encoder(text: str) -> TaskEncoder[Any, Any, Any, Any]:
 
 
 def _composed_batch_size(node: MixNode | Stages) -> int | None:
-    """Return the global batch size that a composed blend names, or None."""
+    """Return the global batch size of a composed blend, or None."""
     if not isinstance(node, Blend) or node.composition is None:
         return None
     return node.composition.global_batch_size
@@ -240,7 +250,7 @@ def _split_names(split_parts: str) -> list[str]:
 
 
 def _placeholders(leaves: Sequence[Leaf]) -> dict[str, Any]:
-    """Functions in place of those that folders bring along, which are never called."""
+    """Return functions instead of those of folders, which are never called."""
     parts = [part for leaf in leaves if isinstance(leaf, Join) for part in leaf.parts]
     coded = [leaf for leaf in (*leaves, *parts) if leaf.config.code]
     return {
@@ -256,35 +266,27 @@ DataPath = Annotated[
     Path, path_argument("A prepared folder, a .jsonl file, or a metadataset.", "PATH")
 ]
 DatasetConfig = Annotated[
-    str, Option(help="The file of .nv-meta that says what samples are.")
+    str, Option(help="The file of .nv-meta with the sample type.")
 ]
-SplitConfig = Annotated[
-    str, Option(help="The file of .nv-meta that says what splits are.")
-]
+SplitConfig = Annotated[str, Option(help="The file of .nv-meta with the splits.")]
 
 CONFIGS = ("dataset.yaml", "split.yaml")
 
 
 @dataclass(frozen=True)
 class Stored:
-    """Which samples are looked at as they are stored, by options that commands have in
-    common.
-    """
+    """Options of stored samples, shared by several commands."""
 
     split_parts: Annotated[
         str | None,
-        Option(help="Which splits, with commas between them; by default all."),
+        Option(help="Names of splits, separated by commas; by default all."),
     ] = None
     dataset_config: DatasetConfig = CONFIGS[0]
     split_config: SplitConfig = CONFIGS[1]
     trust_code: TrustCode = None
 
     def splits(self, path: Path) -> Sequence[str]:
-        """Return the splits that were asked for, or else all; a file of JSON lines has
-        one.
-
-        Raise what reading the split file or the metadataset raises.
-        """
+        """Return the requested splits, or all splits of the path."""
         if not path.exists():
             raise DatasetNotFoundError(f"{path} {absent(path)}")
         if is_jsonl(path):
@@ -301,9 +303,7 @@ class Stored:
         )
 
     def leaves(self, path: Path, split: str) -> Iterator[Leaf]:
-        """Yield the parts that a split is read from, each once. Raise what `node_at`
-        raises.
-        """
+        """Yield the parts of a split, without duplicates."""
         node = node_at(path, split)
         if (self.dataset_config, self.split_config) == CONFIGS:
             pass
@@ -322,9 +322,7 @@ class Stored:
         yield from {leaf.identity: leaf for leaf in every_leaf(node)}.values()
 
     def samples(self, leaf: Leaf, decoder: SampleDecoder) -> IndexedDataset[Any]:
-        """Return the typed samples of a part in stored order; code of folders that are
-        trusted may be run.
-        """
+        """Return the typed samples of a part in stored order; may run trusted code."""
         code = LoadingCode(trust_code=self.trust_code or ())
         return cast(
             "IndexedDataset[Any]", factory_of(leaf, decoder=decoder, code=code).build()
@@ -337,19 +335,17 @@ def _unusual(config: str) -> str | None:
 
 
 def is_folder(path: Path) -> bool:
-    """Return whether it is a folder, or nothing at all, rather than a file."""
+    """Return whether a path is a folder or missing, and not a file."""
     return path.is_dir() or not path.exists()
 
 
 def is_jsonl(path: Path) -> bool:
-    """Return whether it is a file of JSON lines, which has no splits."""
+    """Return whether a path is a file of JSON lines, which has no splits."""
     return path.suffix == ".jsonl"
 
 
 def node_at(path: Path, split: str) -> MixNode | Stages:
-    """Return what a split is made of. Raise `MetadatasetError`,
-    `DatasetNotFoundError`.
-    """
+    """Return the mix of a split of a path."""
     if is_stage_file(path):
         plan = read_stages(path, split).with_datasets(stage_node)
         return Stages.model_construct(plan=plan, location=str(path))
@@ -357,9 +353,7 @@ def node_at(path: Path, split: str) -> MixNode | Stages:
 
 
 def leaf_name(leaf: Leaf, above: Path | None = None) -> str:
-    """Return what a part is called: in full, or from the folder `above` on, without its
-    split.
-    """
+    """Return the name of a part; relative to the folder `above`, without its split."""
     if isinstance(leaf, Join):
         return " joined with ".join(leaf_name(part, above) for part in leaf.parts)
     path = leaf.path if leaf.chosen is None else leaf.path / leaf.chosen.name
@@ -372,9 +366,10 @@ def leaf_name(leaf: Leaf, above: Path | None = None) -> str:
 
 
 def imported(name: str, option: str) -> ModuleType:
-    """Return the module of that name, or the Python file at that path; the working
-    folder is looked in. Raise `ConfigError` that names the `option` for one that cannot
-    be imported.
+    """Import a module, or the Python file at a path, also from the working folder.
+
+    Raises:
+        ConfigError: Naming `option`, if it cannot be imported.
     """
     working_folder = str(Path.cwd())
     if working_folder not in sys.path:
@@ -390,7 +385,7 @@ def imported(name: str, option: str) -> ModuleType:
 
 
 def object_named(text: str, option: str) -> Any:
-    """Return what MODULE:NAME, or FILE.py:NAME, names."""
+    """Return the object at MODULE:NAME or FILE.py:NAME."""
     module_name, colon, name = text.rpartition(":")
     if not (module_name and colon and name):
         raise ConfigError(

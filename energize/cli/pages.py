@@ -1,6 +1,4 @@
-"""`energize preview --html`, `blame --html` and `energize serve`: what a run reads, as
-a page.
-"""
+"""HTML pages of `energize preview`, `blame` and `serve`: the batches of a run."""
 
 from __future__ import annotations
 
@@ -58,21 +56,23 @@ from energize.report.blame import BlamedSample
 from energize.report.forecast import batches_read, planned_samples, simulate, weighed_in
 from energize.report.levels import source_names
 
-_BATCH = 8
-_MOST_SAMPLES = 48
-_HORIZON = 1000
-_FARTHEST = 10**12
-"""Samples of a batch where nobody says, those that are shown, steps that shares are
-told of, and the last step.
-"""
+_BATCH = 8  # default batch size
+_MOST_SAMPLES = 48  # samples of a batch that are shown
+_HORIZON = 1000  # steps of the forecast
+_FARTHEST = 10**12  # the last step
 _COLOURS = 8
 
 
 @dataclass(frozen=True)
 class PreviewBatch:
-    """A batch as it was read: what it is, or the error why there is none, and the
-    samples that it was made of; of a past step, also whose it was and the losses of its
-    samples.
+    """A batch of a run, for a page.
+
+    Args:
+        step: The step.
+        item: The batch, or the error of making it.
+        samples: Its samples, of a past step with losses.
+        refs: The sources and indices of its samples.
+        rank: The rank of a past step.
     """
 
     step: int
@@ -94,9 +94,7 @@ class PreviewBatch:
 
 @dataclass
 class PreviewPage:
-    """A run whose batches are shown; by default of `dataset`, what it reads with its
-    options.
-    """
+    """A run whose batches are shown; by default read by its options."""
 
     mix: Path
     run: mixes.RunOptions
@@ -122,12 +120,12 @@ class PreviewPage:
 
     @cached_property
     def end(self) -> int:
-        """The number of steps there are, where there is one."""
+        """The number of steps, limited for runs without an end."""
         ends = self.run.validates and self.dataset.indexed
         return min(self.dataset.size, _FARTHEST) if ends else _FARTHEST
 
     def batches(self, at: int, steps: int) -> Iterator[PreviewBatch]:
-        """Yield the batches of some steps, those that cannot be made too."""
+        """Yield the batches of some steps, with errors of those that fail."""
         none = np.zeros(0, dtype=np.int64)
         for step in range(at, min(at + steps, self.end)):
             item = None
@@ -158,7 +156,7 @@ class PreviewPage:
                 return
 
     def stored(self, source: int, index: int) -> Any:
-        """Return a sample as it is before the encoder, or why it cannot be used."""
+        """Return a sample before the encoder, or its error."""
         reader, load = self.loads[source]
         try:
             raw = reader.read(np.array([index], dtype=np.int64))[0]
@@ -176,8 +174,13 @@ class PreviewPage:
         served: bool = False,
         past: Sequence[PreviewBatch] = (),
     ) -> bytes:
-        """Return the page of some steps; `served`, with links to others; or of batches
-        that are `past`, without what comes.
+        """Return an HTML page of some steps.
+
+        Args:
+            at: The first step.
+            steps: Number of steps.
+            served: Whether the page has links to other steps.
+            past: Batches of a past step, which are shown without a forecast.
         """
         read_batches = []
         shown = ""
@@ -233,7 +236,7 @@ class PreviewPage:
         )
 
     def _sources(self, read_batches: Sequence[PreviewBatch], steps: int) -> str:
-        """What was asked of the sources, and what comes."""
+        """Return the table of requested and delivered shares, with a forecast."""
         shown_counts = Counter(
             entry.source for batch in read_batches for entry in batch.samples
         )
@@ -354,9 +357,7 @@ class PreviewPage:
 
 
 def _weights(dataset: Dataset[Any], above: float = 1.0) -> list[float]:
-    """Return how much the samples of each source count in the loss, as far as numbers
-    say it.
-    """
+    """Return the loss weights of the samples of each source, if they are numbers."""
     if isinstance(dataset, SampleWeightDataset) and not callable(dataset.weight):
         above *= dataset.weight
     if not dataset.inputs:
@@ -410,7 +411,7 @@ def _chip(name: str, number: int) -> str:
 
 
 def stored_size(source: Any) -> str:
-    """Return the bytes that a source takes on this machine, if that is quickly said."""
+    """Return the local size of a source, if it can be determined quickly."""
     with suppress(OSError, AttributeError):
         if isinstance(source, WebdatasetSource) and len(source.shards) <= 10_000:
             return decimal(
@@ -429,7 +430,7 @@ _TRIED = 20
 
 
 class _Server(ThreadingHTTPServer):
-    """Gives the pages of a run to this machine."""
+    """Serves the pages of a run to this machine."""
 
     daemon_threads = True
     look: PreviewPage
@@ -439,9 +440,7 @@ class _Server(ThreadingHTTPServer):
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """Answers `/?step=N`, for those who ask for this machine by its own name; nothing
-    else.
-    """
+    """Answers `/?step=N` for requests to the name of this machine."""
 
     server: _Server
     timeout = 30
@@ -486,7 +485,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - its name there
-        """Requests are not printed."""
+        """Print no requests."""
 
     def handle(self) -> None:
         with suppress(ConnectionError, TimeoutError):  # the browser was closed
@@ -494,9 +493,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def _bound(port: int | None) -> _Server:
-    """Return a server at the port; where nobody names one, at the first free one of
-    some.
-    """
+    """Return a server at the port; without one, at the first free port of some."""
     tried = range(_PORT, _PORT + _TRIED) if port is None else (port,)
     for port_number in tried:
         try:
@@ -519,14 +516,16 @@ def serve(
     *,
     port: Annotated[
         int | None,
-        Option(min=0, max=65535, help="By default the first free one from 8000 on."),
+        Option(
+            min=0,
+            max=65535,
+            help="The port; by default the first free one from 8000 on.",
+        ),
     ] = None,
-    at: Annotated[int, Option(min=0, help="The step that comes first.")] = 0,
+    at: Annotated[int, Option(min=0, help="The first step.")] = 0,
     batches: Annotated[int, Option(min=1, max=64, help="Batches on a page.")] = 1,
 ) -> None:
-    """Show the batches of any step of a run in the browser of this machine, until
-    Ctrl-C.
-    """
+    """Show the batches of any step of a run in a local browser, until Ctrl-C."""
     look = PreviewPage(mix, run)
     with _bound(port) as server:
         server.look = look

@@ -1,6 +1,4 @@
-"""`energize prepare`, `prepare-media` and `convert`: folders of shards, ready to be
-read.
-"""
+"""`energize prepare`, `prepare-media` and `convert`: make folders readable."""
 
 from __future__ import annotations
 
@@ -37,25 +35,33 @@ Names = list[str] | None
 
 @dataclass(frozen=True)
 class Media:
-    """Which files are media, by options that commands have in common."""
+    """Options that select media, shared by several commands."""
 
     media_metadata_by_glob: Annotated[
         str | None, Option(help="Store metadata of media, by name: '*.jpg,*.png'.")
     ] = None
     media_by_header: Annotated[
-        bool, Option("--media-metadata-by-header", help="The same, by how files begin.")
+        bool,
+        Option(
+            "--media-metadata-by-header",
+            help=("Store metadata of media, recognised by their first bytes."),
+        ),
     ] = False
     media_by_extension: Annotated[
         bool,
-        Option("--media-metadata-by-extension", help="The same, by usual extensions."),
+        Option(
+            "--media-metadata-by-extension",
+            help="Store metadata of media, recognised by their extensions.",
+        ),
     ] = False
     tmp_path: Annotated[
-        Path | None, Option(help="Where the index with media metadata is built.")
+        Path | None,
+        Option(help="Folder in which the index with media metadata is built."),
     ] = None
 
     @property
     def choices(self) -> tuple[str | None, bool, bool]:
-        """What was said of media."""
+        """The options that select media."""
         return (
             self.media_metadata_by_glob,
             self.media_by_header,
@@ -71,11 +77,11 @@ class Splitting:
         str | None, Option(help="Shares of train, val, test: 8,1,1.")
     ] = None
     split_parts: Annotated[
-        Names, Option(help="SPLIT:REGEX, shards by name: 'val:val-.*'.")
+        Names, Option(help="Shards of a split by name, SPLIT:REGEX: 'val:val-.*'.")
     ] = None
-    exclude: Annotated[str | None, Option(help="Leave out shards by this REGEX.")] = (
-        None
-    )
+    exclude: Annotated[
+        str | None, Option(help="Leave out shards whose name matches this REGEX.")
+    ] = None
     shuffle_tars: Annotated[
         bool, Option("--shuffle-tars", help="Shuffle shards before they are split.")
     ] = False
@@ -100,13 +106,16 @@ class Measuring:
     column: Annotated[
         Names,
         Option(
-            help="NAME=HOW, what is known of samples without reading them: "
-            "tokens=size:txt, quality=json[quality], width=image:width, "
-            "length=len:txt, tokens=MODULE:FUNCTION."
+            help=(
+                "Measure a value of each sample, NAME=HOW: "
+                "tokens=size:txt, quality=json[quality], "
+                "width=image:width, length=len:txt, "
+                "tokens=MODULE:FUNCTION."
+            )
         ),
     ] = None
     column_default: Annotated[
-        Names, Option(help="NAME=VALUE, for samples without a value.")
+        Names, Option(help="Value of samples that have none, NAME=VALUE.")
     ] = None
     checksums: Annotated[
         bool, Option("--checksums", help="Write a checksum of each sample.")
@@ -114,7 +123,7 @@ class Measuring:
 
     @property
     def is_wanted(self) -> bool:
-        """Whether columns or checksums are to be written."""
+        """Whether columns or checksums are written."""
         return bool(self.column or self.checksums)
 
     @property
@@ -150,14 +159,14 @@ def prepare(  # noqa: PLR0913
     field_map: Annotated[
         str | None,
         Option(
-            help='Parts by fields, as JSON: {"image": "jpg,png", "caption": "txt"}.'
+            help=('Parts by field, as JSON: {"image": "jpg,png", "caption": "txt"}.')
         ),
     ] = None,
     dataset_yaml_name: Annotated[
-        str, Option(help="The file that says what samples are.")
+        str, Option(help="Name of the file with the sample type.")
     ] = "dataset.yaml",
     skip_dataset_yaml: Annotated[
-        bool, Option("--skip-dataset-yaml", help="Write no dataset.yaml.")
+        bool, Option("--skip-dataset-yaml", help="Do not write a dataset.yaml.")
     ] = False,
     sqlite: Annotated[
         bool, Option(help="Write the index that joins and stores read.")
@@ -167,21 +176,22 @@ def prepare(  # noqa: PLR0913
         Option("--tar-index-only", help="Write the index of a prepared folder again."),
     ] = False,
     fix_duplicates: Annotated[
-        bool, Option("--fix-duplicates", help="Write shards that share keys anew.")
+        bool, Option("--fix-duplicates", help="Rewrite shards that share keys.")
     ] = False,
     force_overwrite: Annotated[
-        bool, Option("--force-overwrite", help="Prepare a folder again without asking.")
+        bool,
+        Option("--force-overwrite", help="Prepare a folder again without a prompt."),
     ] = False,
     non_interactive: Annotated[
         bool,
-        Option("--non-interactive", help="Never ask: what is missing is an error."),
+        Option("--non-interactive", help="Never prompt: a missing option is an error."),
     ] = False,
 ) -> None:
-    """Index a folder of tar shards, and say how it is split and what its samples are.
+    """Index a folder of tar shards, and write its splits and its sample type.
 
-    What is not given is asked for, after a look at the first samples; answers may come
-    from a pipe. Of a folder that is prepared, --column and --checksums are all that is
-    written. Many machines may do it together: see --tasks.
+    Missing options are prompted for, after a look at the first samples; answers may
+    come from a pipe. For a prepared folder, only --column and --checksums are written.
+    Several machines can share the work: see --tasks.
     """
     console = Console()
     filtered = _media_filter(media)
@@ -255,9 +265,7 @@ def _check_file(path: Path, by: Tasks, columns: Mapping[str, Any]) -> None:
 def show_report(
     console: Console, report: index.PrepareReport, by: Tasks, done: str
 ) -> None:
-    """Tell what was done to samples and shards, and what the folder, or the task, has
-    now.
-    """
+    """Print the result of writing samples and shards."""
     of = "" if by.task is None else f"Task {by.task} of {by.tasks}: "
     samples = f"{report.samples:,} samples"
     console.write_line(
@@ -279,7 +287,7 @@ def _show_measured(console: Console, report: Any) -> None:
 
 
 def _add(console: Console, path: Path, by: Tasks, measured: dict[str, Any]) -> None:
-    """Write checksums and columns of a folder that is prepared."""
+    """Write checksums and columns of a prepared folder."""
     columns, defaults, checksums = measured.values()
     options = by.arguments("Reading shards")
     if checksums:
@@ -296,9 +304,7 @@ def _add(console: Console, path: Path, by: Tasks, measured: dict[str, Any]) -> N
 
 
 def _prepare_file(console: Console, path: Path, work: Work, *, checksums: bool) -> None:
-    """Index a file of JSON lines; or write down the joins of a metadataset, if it has
-    any.
-    """
+    """Index a file of JSON lines, or store the joins of a metadataset."""
     if is_jsonl(path):
         on_progress = work.reporter("Indexing lines")
         count = index.prepare_jsonl(path, checksums=checksums, on_progress=on_progress)
@@ -326,9 +332,7 @@ def _pair(option: str, text: str, separator: str = "=") -> tuple[str, str]:
 
 
 def parse_columns(texts: Sequence[str]) -> dict[str, measures.How]:
-    """Return the columns of `--column NAME=HOW`; a function that HOW names is
-    imported.
-    """
+    """Return the columns of `--column NAME=HOW`; imports functions."""
     columns: dict[str, measures.How] = {}
     for text in texts:
         name, how = _pair("--column", text)
@@ -343,8 +347,7 @@ def parse_columns(texts: Sequence[str]) -> dict[str, measures.How]:
 
 
 def parse_patterns(texts: Sequence[str]) -> dict[str, list[str]]:
-    """Return patterns of shard names by split: "train:train-.*"; several for one split
-    are joined.
+    """Return patterns of shard names by split, from texts such as "train:train-.*".
 
     >>> parse_patterns(["train:a-.*", "train:b-.*", "val:c-.*"])
     {'train': ['a-.*', 'b-.*'], 'val': ['c-.*']}
@@ -357,7 +360,7 @@ def parse_patterns(texts: Sequence[str]) -> dict[str, list[str]]:
 
 
 def parse_field_map(text: str) -> dict[str, str]:
-    """Return a JSON object from fields to parts.
+    """Return a field map from JSON.
 
     >>> parse_field_map('{"image": "jpg,png", "caption": "json[caption]"}')
     {'image': 'jpg,png', 'caption': 'json[caption]'}
@@ -389,11 +392,7 @@ def _complete(
     typed: bool,
     is_interactive: bool,
 ) -> None:
-    """Complete the choices: what was not given is asked for, where somebody may be
-    asked.
-
-    Raise `ConfigError` that names the options for what is missing.
-    """
+    """Prompt for missing choices; raise `ConfigError` if not interactive."""
     fields.check_choice(choices["sample_type"], choices["field_map"])
     has_split = choices["split_ratios"] or choices["split_patterns"]
     if has_split and (choices["sample_type"] or not typed):
@@ -470,9 +469,7 @@ def _prompt(
 
 
 def _answer(question: str, proposal: str, parse: Any) -> Any:
-    """Return the answer to a question; of a person's that is wrong another one is asked
-    for.
-    """
+    """Return the answer to a prompt; a wrong one at a terminal is prompted again."""
 
     def checked(text: str) -> Any:
         try:
@@ -486,10 +483,10 @@ def _answer(question: str, proposal: str, parse: Any) -> Any:
 
 
 def numbered_types() -> dict[int, str]:
-    """Return the sample types by the numbers that Megatron-Energon gives them.
+    """Return the sample types by the numbers of Megatron-Energon.
 
-    It counts the types that it exports by name, its `Sample` among them; then come
-    plain dicts, and here what it does not number.
+    It counts the types that it exports by name, including its `Sample`, and plain
+    dicts. Types that it does not have follow.
     """
     rare = (CRUDE, "ConversationSample", "VQAOCRSample", "PreferenceSample")
     names = [*sorted({*fields.SAMPLE_TYPE_NAMES, "Sample"}.difference(rare)), *rare]
@@ -509,9 +506,7 @@ def _sample_type(text: str) -> str:
 def _prompt_field_map(
     console: Console, sample_type: str, look: fields.FirstLook
 ) -> dict[str, str] | None:
-    """Ask from which part each field comes; None where the proposal is taken as it
-    is.
-    """
+    """Prompt for the parts of fields; None if the proposal is accepted."""
     proposed = fields.propose_field_map(sample_type, look)
     fields_text = ", ".join(
         f"{name} from {source}" for name, source in proposed.items()
@@ -538,14 +533,15 @@ def _prompt_field_map(
 @takes("media", Media)
 @takes("work", Work)
 def prepare_media(
-    path: Annotated[Path, path_argument("A prepared folder, or a plain one of files.")],
+    path: Annotated[
+        Path, path_argument("A prepared folder, or a plain folder of files.")
+    ],
     media: Media,
     work: Work,
 ) -> None:
-    """Store width, height, duration and the like of all media, for stores to look up.
+    """Store width, height, duration and other metadata of all media, for stores.
 
-    Exits with 1 when some are damaged; what is known of the others is stored all the
-    same.
+    Exits with 1 if some files are damaged; the metadata of the others are stored.
     """
     by = MediaFilterConfig.parse(*media.choices)
     if not is_folder(path):
@@ -558,7 +554,7 @@ def prepare_media(
 def _collect(
     console: Console, path: Path, by: MediaFilterConfig, media: Media, work: Work
 ) -> None:
-    """Collect the metadata, and tell which media are damaged; exit with 1 if any is."""
+    """Store the metadata, and print damaged files; exit with 1 if there are any."""
     report = collected(
         path,
         by,
@@ -580,28 +576,27 @@ def _collect(
 @takes("by", Tasks)
 def convert(
     source: Annotated[Path, path_argument(_SOURCE)],
-    out: Annotated[Path, path_argument("A new folder, or one half done.")],
+    out: Annotated[Path, path_argument("A new folder, or an interrupted conversion.")],
     by: Tasks,
     *,
     samples_per_shard: Annotated[
-        int, Option(min=1, help="Samples of each shard.")
+        int, Option(min=1, help="Samples in each shard.")
     ] = 1000,
     sample_type: Annotated[str | None, Option(help=_TYPES)] = None,
     field_map: Annotated[
-        str | None, Option(help='Columns by fields, as JSON: {"text": "a"}.')
+        str | None, Option(help='Columns by field, as JSON: {"text": "a"}.')
     ] = None,
     image_folder: Annotated[
-        str | None, Option(help="Where the paths in rows begin.")
+        str | None, Option(help="Folder that the paths in rows are relative to.")
     ] = None,
     strict: Annotated[
-        bool, Option("--strict", help="What is left out is an error.")
+        bool, Option("--strict", help="Raise an error for samples that are left out.")
     ] = False,
 ) -> None:
-    """Make loose files a prepared folder of tar shards, of the same samples in the same
-    order.
+    """Convert loose files to a prepared folder of tar shards, with the same order.
 
-    What was stopped goes on where it was. A training may go on with either: states fit
-    both. Many machines may do it together: see --tasks.
+    An interrupted conversion is resumed. Saved states fit both the loose files and the
+    folder. Several machines can share the work: see --tasks.
     """
     console = Console()
     by = by.run(console)

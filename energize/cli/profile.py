@@ -1,4 +1,4 @@
-"""`energize profile`: which stage limits a run, and how many workers it takes."""
+"""`energize profile`: find the stage that limits a run, and the workers it needs."""
 
 from __future__ import annotations
 
@@ -34,23 +34,25 @@ _STAGES = {
     "datasets/packing.py": "batch",
     "datasets/group.py": "batch",
 }
-"""What a thread is busy with, by the innermost of these files in which it is; else with
-order."""
+"""Stage by the innermost file of the stack in the package; else order."""
 
 _EVERY = 0.001
-"""Seconds after which the reading thread is looked at."""
+"""Seconds between samples of the stack."""
 
 _WARM = 0.2
+"""Part of a measurement that is not counted, at its start."""
+
 _BUSY = 0.5
-"""The part of a measurement that is not counted, and of the trainer's time that handing
-over may take."""
+"""Part of the trainer's time that handing over items may take."""
 
 _HEADROOM = 1.1
+"""Required rate of a loader with workers, relative to consumption."""
+
 _ALONE = 9.0
+"""Required rate without workers: training waits for loading a tenth of its time."""
+
 _SUFFICIENT = 0.95
-"""What a loader has to give of what is consumed; the same without workers, where
-training waits for each batch, so that it does for a tenth of its time; and what of the
-most that was measured."""
+"""Rates from this part of the highest measured rate on count as equal."""
 
 _REMEDIES = {
     "read": (
@@ -80,26 +82,25 @@ def profile(
     run: RunOptions,
     *,
     workers: Annotated[
-        str, Option(help="The numbers of workers to measure, with commas between them.")
+        str, Option(help="Numbers of workers to measure, separated by commas.")
     ] = "0,1,2,4",
     consume: Annotated[
         str | None,
-        Option(help="Samples that the trainer takes on a rank, such as 120/s."),
+        Option(help=("Samples that the trainer consumes on a rank, such as 120/s.")),
     ] = None,
     step_time: Annotated[
-        str | None, Option(help="What a step of the trainer takes, such as 250ms.")
+        str | None, Option(help="Time of a training step, such as 250ms.")
     ] = None,
     seconds: Annotated[
-        float, Option(min=1, help="How long to measure in all, about.")
+        float, Option(min=1, help="Approximate total time of the measurement.")
     ] = 20,
     as_json: AsJson = False,
 ) -> None:
-    """Measure which stage limits a run, and how many workers it takes; with the encoder
-    of the run.
+    """Measure the stage that limits a run, and how many workers it needs.
 
-    Its batches are made as a rank makes them, first in this process, where each stage
-    is timed, and then by each number of workers. Every measurement goes on where the
-    one before stood.
+    Batches are made as on one rank, with the encoder of the run: first in this process,
+    where each stage is timed, and then with each number of workers. Every measurement
+    continues where the previous one ended.
     """
     numbers = {
         0,
@@ -158,9 +159,7 @@ def _number(option: str, text: str | None, form: str) -> float:
 def _measured(
     dataset: Any, workers: int, seconds: float, state: Any, into: Any
 ) -> tuple[dict[str, Any], Any]:
-    """Return what a loader with so many workers gives, and its state; `into` is for its
-    stages.
-    """
+    """Return the rate of a loader with some workers, and its state."""
     with get_loader(
         dataset, num_workers=workers, failures=FailurePolicy(budget=None)
     ) as loader:
@@ -252,7 +251,7 @@ def _rates(rows: dict[int, dict[str, Any]], most: int) -> dict[int, float]:
 
 
 def _verdict(result: dict[str, Any]) -> dict[str, Any]:
-    """Return what limits, how many workers to use, and what to do, in words."""
+    """Return the limiting stage, the number of workers, and advice."""
     consumed = result["consumes"]
     row_of = {row["workers"]: row for row in result["workers"]}
     limit = next(iter(result["stages"]), "read")
@@ -296,7 +295,7 @@ def _rate_line(workers: int, rate: float, consumes: float | None) -> str:
 
 
 def _fewest_workers(rate: dict[int, float], enough: float) -> int:
-    """Return the smallest number of workers whose rate is enough, or the fastest."""
+    """Return the fewest workers with a sufficient rate, or the fastest."""
     fastest = max(rate, key=lambda workers: rate[workers])
     return min(
         (workers for workers in rate if rate[workers] >= enough), default=fastest

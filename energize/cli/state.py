@@ -1,6 +1,4 @@
-"""`energize state` and `energize report`: what a saved state holds, and where it
-leads.
-"""
+"""`energize state` and `energize report`: show, compare and move saved states."""
 
 from __future__ import annotations
 
@@ -59,12 +57,13 @@ from energize.report.forecast import simulate as simulated
 app = typer.Typer(
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="Look into saved states, compare them with a mix, have them go on in an "
-    "edited one.",
+    help=(
+        "Inspect saved states, compare them with a mix, or move them to an edited mix."
+    ),
 )
 
 StatePath = Annotated[
-    Path, path_argument("A file with a state, or a folder of such.", "STATE")
+    Path, path_argument("A file with a state, or a folder of such files.", "STATE")
 ]
 
 
@@ -72,16 +71,15 @@ StatePath = Annotated[
 def report(
     state: StatePath,
     run: RunOptions,
-    mix: Annotated[Path | None, path_argument("What the run reads.", "MIX")] = None,
+    mix: Annotated[Path | None, path_argument("The mix of the run.", "MIX")] = None,
     *,
     plot: Plot = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show how far a run had come when it saved a state, and what each source had given
-    it.
+    """Show the progress of a run at a saved state, and the samples of each source.
 
-    The options have to be those of the run. A state alone has the names of the sources.
-    Nothing but the metadata of the folders is read.
+    The options must be those of the run. A state alone shows the names of the sources.
+    Only the metadata of the folders are read.
     """
     if plot is not None:
         check_plot(plot)
@@ -101,9 +99,7 @@ def report(
 
 @contextmanager
 def fitting(saved: SavedState, mix: Path | None) -> Iterator[State]:
-    """Compare a mix as options read it with a state, of which is given what decides
-    samples: functions, and where loops end, are not known here.
-    """
+    """Yield the state without details; raise an error if a mix does not fit it."""
     try:
         yield sealed({**saved.state, "details": "{}"})
     except StateMismatchError as error:
@@ -117,9 +113,7 @@ def fitting(saved: SavedState, mix: Path | None) -> Iterator[State]:
 
 
 def _draw(saved: SavedState, dataset: Dataset[Any], plot: Path, title: str) -> None:
-    """Draw what the items up to the state are made of, with what was changed on the
-    way.
-    """
+    """Plot the sources of the items up to the state, with changes during the run."""
     cursor = with_names_of(dataset, cursor_of(saved.state))
     edits = Edits.loaded(cursor)
     items = int(cursor.get("position", 0)) if dataset.indexed else 0
@@ -138,9 +132,7 @@ def _draw(saved: SavedState, dataset: Dataset[Any], plot: Path, title: str) -> N
 def mix_of(
     saved: SavedState, mix: Path, run: RunOptions, *, samples: bool = True
 ) -> IndexedDataset[Any]:
-    """Return the dataset that a run reads, by the options of a command and the batch
-    size of a state, or none where that has none.
-    """
+    """Return the dataset of a run, with the batch size of a state."""
     size = batch_size_of(tree_of(saved.state))
     run = replace(run, unbatched=run.unbatched or size is None)
     return run.read(mix, size, samples=samples)
@@ -149,10 +141,9 @@ def mix_of(
 @app.command("diff")
 @takes_run
 def diff(state: StatePath, mix: MixPath, run: RunOptions) -> None:
-    """Show how a mix that may have been edited differs from that of a state; ends with
-    1 if so.
+    """Show how a mix differs from that of a state; exit with 1 if it does.
 
-    The options have to be those of the run.
+    The options must be those of the run.
     """
     saved = single_state(read_states([state]))
     lines = differences(mix_of(saved, mix, run), saved.state)
@@ -174,14 +165,13 @@ def remap(
             "--output",
             "-o",
             parser=path_of,
-            help="The file to write; in the format of STATE.",
+            help="The file to write, in the format of STATE.",
         ),
     ],
 ) -> None:
-    """Write the state with which a run goes on in an edited mix, every source at its
-    place.
+    """Write the state that resumes a run in an edited mix, with every source in place.
 
-    The options have to be those of the run. A loader does the same with
+    The options must be those of the run. A loader does the same with
     load_state_dict(state, on_mismatch="remap").
     """
     saved = single_state(read_states([state]))
@@ -207,11 +197,12 @@ def remap(
 
 @app.command("show")
 def show(
-    files: Annotated[list[Path], path_argument("Files, or folders of such.", "IN...")],
+    files: Annotated[
+        list[Path],
+        path_argument("Files with states, or folders of such files.", "IN..."),
+    ],
 ) -> None:
-    """Show what the saved states of a loader hold: where it stood, and over which
-    dataset.
-    """
+    """Show the position and the dataset of saved states of a loader."""
     console = Console()
     groups: dict[Any, list[SavedState]] = {}
     for saved in read_states(files):
@@ -270,7 +261,7 @@ _SUFFIXES = (".pt", ".pth", ".json")
 
 @dataclass(frozen=True, slots=True)
 class SavedState:
-    """A state, the file that holds it, and the keys under which it lies there."""
+    """A state, its file, and its keys in the content of the file."""
 
     file: Path
     keys: tuple[str | int, ...]
@@ -278,24 +269,25 @@ class SavedState:
 
     @property
     def location(self) -> str:
-        """Where it is, for messages."""
+        """File and keys, for messages."""
         return str(self.file) + "".join(f"[{key!r}]" for key in self.keys)
 
     @property
     def decides(self) -> tuple[Any, ...]:
-        """What has to be the same for all ranks of a run."""
+        """The content that is equal for all ranks of a run."""
         return self.state["fingerprint"], self.state["cursor"]
 
 
 def read_states(paths: Sequence[Path]) -> list[SavedState]:
-    """Return the states in these files, and in the files of folders: plain, or anywhere
-    in a checkpoint.
+    """Return the states in files and folders, also nested in checkpoints.
 
-    Files are JSON, or written by torch.save. Nothing but tensors and plain data is
-    unpickled.
+    Args:
+        paths: Files of JSON or torch.save, or folders of such files. Only tensors and
+            plain data are unpickled.
 
-    Raise `StateError` for a file that holds no state of energize, saying what to do
-    about one of Megatron-Energon; `DatasetNotFoundError` for one that does not exist.
+    Raises:
+        StateError: For a file without a state; with a remedy for Megatron-Energon's.
+        DatasetNotFoundError: For a path that does not exist.
     """
     result: list[SavedState] = []
     for file in _files(paths):
@@ -320,7 +312,7 @@ def read_states(paths: Sequence[Path]) -> list[SavedState]:
 
 
 def _files(paths: Sequence[Path]) -> list[Path]:
-    """Return the files, and those of folders."""
+    """Return the files, with the files of folders."""
     files: list[Path] = []
     for path in paths:
         if not path.exists():
@@ -349,9 +341,7 @@ def _show_edits(console: Console, edits: Edits) -> None:
 
 
 def _check_archive(local: str | os.PathLike[str], file: Path) -> None:
-    """Raise `StateError` for an archive that torch.save does not write, or that is too
-    large to unpickle.
-    """
+    """Raise `StateError` for an archive of another program, or a too large one."""
     for entry in zipfile.ZipFile(local).infolist():
         if entry.compress_type != zipfile.ZIP_STORED:
             raise StateError(f"{file} is compressed, and no file of torch.save")
@@ -360,9 +350,7 @@ def _check_archive(local: str | os.PathLike[str], file: Path) -> None:
 
 
 def _content(file: Path) -> Any:
-    """Return what a file holds, without tensors in memory and without running
-    anything.
-    """
+    """Return the content of a file, with mapped tensors, and without running code."""
     try:
         if _is_json(file):
             return parse_json(read_file(file, "JSON_BYTES").decode("utf-8"))
@@ -436,7 +424,7 @@ def _states(
 
 
 def single_state(states: Sequence[SavedState]) -> SavedState:
-    """Return the state that all of these are; raise `StateError` when they differ."""
+    """Return the common state of ranks; raise `StateError` if they differ."""
     first = states[0]
     for other in states[1:]:
         if other.decides != first.decides:
@@ -450,7 +438,7 @@ def single_state(states: Sequence[SavedState]) -> SavedState:
 
 
 def write_state(saved: SavedState, file: Path) -> None:
-    """Write the state as it lay in its file, in the same format."""
+    """Write a state in the format of its file."""
     content: Any = saved.state
     for key in reversed(saved.keys):
         content = {key: content} if isinstance(key, str) else [content]
