@@ -1,4 +1,4 @@
-"""Write what is made of the pages, and build the site.
+"""Generate files from the pages, and build the site.
 
 `python docs/build.py` writes `docs/llms.txt`, `docs/skill.md` and the table of packages
 in `ARCHITECTURE.md`; a test fails if they are out of date. With `--site`, used by
@@ -57,7 +57,7 @@ GROUPS = {
     "errors": "errors",
     "energon": "energon",
 }
-"""Pages of the reference, and the modules that define the names of `energize`."""
+"""Pages of the reference, with the modules that define their names of `energize`."""
 
 MODULES = {
     "sources": "sources",
@@ -69,8 +69,7 @@ MODULES = {
     "errors": "errors",
     "energon": "energon",
 }
-"""Pages of the reference, and the public modules whose names they list besides those
-of `energize`."""
+"""Pages of the reference, with the public modules whose other names they list."""
 
 
 TABLE = "| package | job |\n|---|---|\n"
@@ -93,11 +92,11 @@ JOBS = {
     "compat": "names of other libraries",
     "cli": "commands",
 }
-"""The jobs of packages; modules of the root that only export names have none."""
+"""The jobs of packages, without modules of the root that only export names."""
 
 
 def pages() -> list[str]:
-    """The pages of docs/ that people write, in the order of the site."""
+    """Return the hand-written pages of docs/, in the order of the site."""
     named = [name for names in NAV.values() for name in names if (DOCS / name).exists()]
     return [name for name in named if name != "skill.md"]
 
@@ -105,26 +104,26 @@ def pages() -> list[str]:
 def reference() -> dict[str, str]:
     """Return the pages of the reference, with a directive for each public name."""
     names: dict[str, list[str]] = {title: [] for title in GROUPS}
-    known = set[str]()
+    listed = set[str]()
     for node in ast.parse((ROOT / "energize" / "__init__.pyi").read_text()).body:
         if isinstance(node, ast.ImportFrom) and node.module:
-            near = [
+            titles = [
                 part
                 for part in GROUPS
                 if set(_above(node.module)) & set(GROUPS[part].split())
             ]
-            known.update(alias.name for alias in node.names)
-            names[near[0]] += [f"energize.{alias.name}" for alias in node.names]
+            listed.update(alias.name for alias in node.names)
+            names[titles[0]] += [f"energize.{alias.name}" for alias in node.names]
     for title, modules in MODULES.items():
         for module in modules.split():
-            public = [name for name in _public(module) if name not in known]
+            public = [name for name in _public(module) if name not in listed]
             names[title] += [f"energize.{module}.{name}" for name in public]
             if module != "energon":
-                known.update(public)
+                listed.update(public)
     return {
         title: f"# {title.capitalize()}\n\n"
-        + "\n\n".join(f"::: {name}" for name in sorted(all_, key=str.lower))
-        for title, all_ in names.items()
+        + "\n\n".join(f"::: {name}" for name in sorted(public, key=str.lower))
+        for title, public in names.items()
     }
 
 
@@ -166,13 +165,13 @@ def architecture() -> str:
     return head + TABLE + "\n".join(rows) + "\n\n" + tail
 
 
-def made() -> dict[Path, str]:
-    """Return the generated files by path: the index of pages and the skill page."""
+def generated() -> dict[Path, str]:
+    """Return the texts of the generated files, by path."""
     lines = ["# energize", f"\n> {_lead('index.md')}"]
     for title, names in NAV.items():
-        own = [name for name in names if name in pages()]
-        lines += [f"\n## {title}\n"] if own else []
-        lines += [f"- [{_title(name)}]({name}): {_lead(name)}" for name in own]
+        written = [name for name in names if name in pages()]
+        lines += [f"\n## {title}\n"] if written else []
+        lines += [f"- [{_title(name)}]({name}): {_lead(name)}" for name in written]
     skill = [
         "---\nname: energize\ndescription: Write, review and debug PyTorch data "
         "loading with energize, from loose files or shards, mixes by weight and task "
@@ -204,7 +203,7 @@ def _title(name: str) -> str:
 
 
 def _lead(name: str) -> str:
-    """The first sentence of prose on a page, without marks."""
+    """Return the first sentence of prose on a page, without markup."""
     prose = re.search(r"^(?!```)(?=[A-Za-z*`])(?:.+\n)+", _read(name), re.M)
     text = re.sub(
         r"\[([^]]*)\]\([^)]*\)|\*\*", r"\1", " ".join(prose[0].split()) if prose else ""
@@ -218,9 +217,8 @@ def _section(name: str, title: str) -> str:
 
 
 def _block(name: str, word: str) -> str:
-    return next(
-        each for each in re.findall(r"```.*?\n```", _read(name), re.S) if word in each
-    )
+    blocks = re.findall(r"```.*?\n```", _read(name), re.S)
+    return next(block for block in blocks if word in block)
 
 
 def fenced(text: str) -> str:
@@ -243,7 +241,7 @@ def fenced(text: str) -> str:
 
 
 def lay_out() -> None:
-    """Write build/docs: all pages, with links among them as they lie there."""
+    """Write all pages to build/docs, with links adapted to their paths there."""
     shutil.rmtree(LAID_OUT, ignore_errors=True)
     shutil.copytree(
         DOCS, LAID_OUT, ignore=shutil.ignore_patterns("*.py", "*.md", "__pycache__")
@@ -253,14 +251,14 @@ def lay_out() -> None:
         (DOCS / n if (DOCS / n).exists() else ROOT / n): LAID_OUT / n for n in written
     }
 
-    def led(link: re.Match[str], source: Path, page: Path) -> str:
+    def relink(link: re.Match[str], source: Path, page: Path) -> str:
         target = (source.parent / link[2]).resolve()
         to = placed.get(target, LAID_OUT / target.relative_to(ROOT))
         if DOCS in target.parents:
             to = LAID_OUT / target.relative_to(DOCS)
         elif target == ROOT / "README.md":
             return "](index.md)"
-        elif target not in placed:  # a program or a mix: shown on a page of its own
+        elif target not in placed:  # a program or a mix: a page shows its text
             to = to.with_name(f"{to.name}.md")
             to.parent.mkdir(parents=True, exist_ok=True)
             text = target.read_text()
@@ -273,7 +271,7 @@ def lay_out() -> None:
     for source, page in placed.items():
         text = re.sub(
             r"(\]\()([^)#\s:]+)(#[^)\s]*)?\)",
-            lambda link, source=source, page=page: led(link, source, page),  # type: ignore[misc]
+            lambda link, source=source, page=page: relink(link, source, page),  # type: ignore[misc]
             fenced(source.read_text()),
         )
         page.parent.mkdir(parents=True, exist_ok=True)
@@ -285,8 +283,8 @@ def lay_out() -> None:
 
 
 def main() -> None:
-    """Write what is made of the pages; with --site the site as well."""
-    for path, text in made().items():
+    """Write the generated files and, with --site, the site."""
+    for path, text in generated().items():
         path.write_text(text)
     if "--site" not in sys.argv:
         return

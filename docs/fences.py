@@ -1,4 +1,4 @@
-"""Render the examples of docstrings for the site; griffe loads this extension."""
+"""Fence the examples of docstrings for the site, as an extension of griffe."""
 
 import re
 import sys
@@ -14,7 +14,7 @@ class Fences(griffe.Extension):
     """Put examples of `>>>` in fences."""
 
     def on_object(self, *, obj: griffe.Object, **_: object) -> None:
-        """Do so in the docstring of an object."""
+        """Fence the examples in the docstring of an object."""
         if obj.docstring:
             # The parser reads the title of a section in the plural only.
             text = re.sub("^Example:$", "Examples:", obj.docstring.value, flags=re.M)

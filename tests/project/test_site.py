@@ -68,7 +68,7 @@ def test_each_message_of_the_page_is_one_of_the_source():
 
 
 def test_what_is_made_of_the_pages_is_current(site):
-    for path, text in site.made().items():
+    for path, text in site.generated().items():
         assert path.read_text() == text, f"{path.name}: run python docs/build.py"
 
 
