@@ -23,14 +23,18 @@ Rows: TypeAlias = Int64Array | slice
 """Some rows of an array; all of them as a slice."""
 
 _MANY = 512
-"""Values of which it is worth while to look how small they are."""
+"""Largest number of values to search for their range."""
 
 
 def rows_by_value(values: Int64Array) -> list[tuple[int, Int64Array]]:
-    """Return each value that occurs, ascending, and the rows in which it stands.
+    """Return each distinct value, ascending, and the rows that contain it.
 
-    >>> [(value, rows.tolist()) for value, rows in rows_by_value(np.array([7, 5, 7]))]
-    [(5, [1]), (7, [0, 2])]
+    Example:
+        >>> [
+        ...     (value, rows.tolist())
+        ...     for value, rows in rows_by_value(np.array([7, 5, 7]))
+        ... ]
+        [(5, [1]), (7, [0, 2])]
     """
     # 16 bits are sorted by radix, in a fraction of the time.
     narrow = (

@@ -178,7 +178,7 @@ def group_of(name: str, weights: Mapping[str, float]) -> str | None:
 
 
 _LEAST_OF_GROUP = 1e-300
-"""A part of such a weight is above 0, whatever its share."""
+"""Lower bound of the weight of a part of a group, whatever its share."""
 
 
 def ungrouped(blend: Any, weights: Mapping[str, float], slot: int) -> dict[str, float]:
@@ -337,15 +337,15 @@ def _listed(blends: Sequence[NamedBlend]) -> str:
 
 
 def blend_called(dataset: Dataset[Any], name: str) -> NamedBlend | None:
-    """Return the blend of a name, if there is one."""
+    """Return the blend of a name, or None."""
     return next((blend for blend in blends_in(dataset) if blend.name == name), None)
 
 
 def with_names_of(dataset: Dataset[Any], cursor: State) -> State:
-    """Return a saved cursor in which changes of weights have the names of a dataset.
+    """Return a saved cursor with the names of a dataset in its changes of weights.
 
-    Entries of a mix may have been given names since. Then the saved names are those
-    without them.
+    Entries of a mix may have been named since; then the saved names are the unnamed
+    ones.
     """
     edits = Edits.loaded(cursor)
     changes = []
@@ -393,11 +393,11 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class ContinuedDataset(IndexedDataset[T_co]):
-    """Another dataset, of which item `since` here is item `read`, and so on.
+    """Another dataset, with its item `read` at position `since`, and so on.
 
-    It goes on where a run, or an earlier stage of one, has left it. Those before
-    `since` are as they were, and count for nothing. A stage, `afresh`, draws anew what
-    functions draw.
+    It continues where a run, or an earlier stage of one, stopped. Earlier positions are
+    unchanged, and do not count. For a stage, `afresh` gives users' functions new random
+    draws.
     """
 
     order_name = "ContinuedDataset"
@@ -448,7 +448,7 @@ class ContinuedDataset(IndexedDataset[T_co]):
 
 
 class _ContinuedStream(MixStream[Any]):
-    """States are those of the input, which another mix goes on with."""
+    """Use the states of the input, so that another mix can resume from them."""
 
     def state(self) -> State:
         return cast("State", self._inputs[0].state())
@@ -457,7 +457,7 @@ class _ContinuedStream(MixStream[Any]):
 _DIGITS = 8
 
 MOST_PARTS = 256
-"""Of a mix of more, a state does not keep where each stands."""
+"""Maximum number of parts with positions in a state."""
 
 
 class PartPosition(NamedTuple):
@@ -477,8 +477,10 @@ class PartPosition(NamedTuple):
 
 
 class Move(NamedTuple):
-    """A part that had given `since` items by the arithmetic of the mix when `read` had
-    been taken of it: what would be its item `since` is item `read`.
+    """A part of a mix that a run has read up to another position.
+
+    By the arithmetic of the mix, `since` items were used when `read` were read: its
+    item `since` is item `read`.
     """
 
     part: str
@@ -587,9 +589,10 @@ def read_mix(dataset: Any) -> ReadMix | None:
 
 
 def _parts(node: Any, items: int, way: Way = ()) -> list[tuple[Way, Any, int]]:
-    """Return the parts, each with the way to it and how many of its items the first
-    `items` items take: down to where that is not known without reading, or items are
-    not taken in turn.
+    """Return the parts of a mix, the way to each, and the items that it provides.
+
+    Stops at nodes with positions that are unknown without reading, or that do not take
+    items in sequence.
     """
     counts = None
     several = len(node.inputs) > 1
@@ -677,9 +680,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Edits:
-    """Changes, in the order of their slots, and moves; those that wait apart from the
-    others.
-    """
+    """Changes in the order of their slots, with waiting ones last, and moves."""
 
     changes: tuple[Change, ...] = ()
     moves: tuple[Move, ...] = ()

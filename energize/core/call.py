@@ -153,9 +153,13 @@ class Call:
         request: Request,
         keyed: Callable[[], Sequence[int]] | None = None,
     ) -> list[Any]:
-        """Return what the function makes of each argument; those that have failed stay.
+        """Return the result of the function for each argument; `Failed` items pass
+        through.
 
-        Its draws are keyed by the position of each, unless `keyed` returns other words.
+        Args:
+            arguments: The arguments, one for each position of the request.
+            request: Positions, reading and locations.
+            keyed: Returns the keys of the random draws; None for the positions.
         """
         window = current_window()
         if window is None:
@@ -292,7 +296,7 @@ class Call:
         return result
 
     def _copied(self, argument: Any, reading: ReadContext) -> Any:
-        """Return the argument for a second call; None if there is to be none."""
+        """Return the argument for a second call; None to skip the second call."""
         if self._record.proven:
             return None
         is_off = reading.failures.check_functions == "off"
@@ -356,12 +360,11 @@ class Call:
         *,
         origin: tuple[Any, Sequence[Any]],
     ) -> Iterator[Any]:
-        """Return what a generator function yields of an argument, one item after
-        another. If it fails, what is `made` is left out: a dataset, and the origins of
-        the argument.
+        """Yield the items of a generator function, one after another.
 
-        Its draws go on from item to item, whatever is drawn in between. Where it skips,
-        or fails and that is no error, it ends there; what it has given stays.
+        Random draws continue from item to item, whatever is drawn in between. If the
+        function skips or fails without an error, it ends there; earlier items remain
+        valid, and `origin` is left out: a dataset, and the origins of the argument.
         """
         fn = self.fn
 
@@ -478,8 +481,10 @@ class Call:
 
 
 def _forget_frames(reason: BaseException | None) -> None:
-    """Frames hold the sample, and the list that this failure comes into: a circle,
-    which keeps every bad sample in memory until the collector comes by.
+    """Clear frames of an exception.
+
+    They hold the sample and the list of results, a reference cycle that would keep
+    every bad sample in memory until the next garbage collection.
     """
     if isinstance(reason, EncoderError):
         return

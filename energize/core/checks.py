@@ -30,18 +30,17 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def whole_number(value: object, least: int | None = None) -> int | None:
-    """`value` as an int when its type is one of whole numbers, else None; True is no
-    number.
+    """Return an integer of any type as an int; None for others, bools, and below
+    `least`.
 
-    A number below `least` is None too.
-
-    >>> (
-    ...     whole_number(np.int32(3)),
-    ...     whole_number(3.0),
-    ...     whole_number(True),
-    ...     whole_number(3, 4),
-    ... )
-    (3, None, None, None)
+    Example:
+        >>> (
+        ...     whole_number(np.int32(3)),
+        ...     whole_number(3.0),
+        ...     whole_number(True),
+        ...     whole_number(3, 4),
+        ... )
+        (3, None, None, None)
     """
     if isinstance(value, bool | np.bool_):
         return None
@@ -119,8 +118,11 @@ def checked_function(value: F, label: str) -> F:
 
 
 def checked_batch_size(value: object, label: str) -> int:
-    """Return the size of a batch; `ConfigError` beginning with `where` for what is
-    none, or for more than the limit BATCH_ITEMS: all that a batch holds lies in memory.
+    """Return the size of a batch, which is held in memory as a whole.
+
+    Raises:
+        ConfigError: If it is not an integer above 0, or above the limit BATCH_ITEMS.
+            The message begins with `label`.
     """
     size = checked_whole(value, label, 1)
     if size > limits.BATCH_ITEMS:
@@ -129,11 +131,11 @@ def checked_batch_size(value: object, label: str) -> int:
 
 
 def real_number(value: object) -> float | Fraction | Decimal | None:
-    """`value` as a number, one of numpy as it is; None when it is none. True is no
-    number.
+    """Return a number of any type; None for other values and bools.
 
-    >>> real_number(np.float32(0.1)), real_number(np.array(3)), real_number("3")
-    (np.float32(0.1), 3, None)
+    Example:
+        >>> real_number(np.float32(0.1)), real_number(np.array(3)), real_number("3")
+        (np.float32(0.1), 3, None)
     """
     if not isinstance(value, np.generic) and getattr(value, "ndim", None) == 0:
         value = value.item()  # type: ignore[attr-defined]  # a tensor, or an array of numpy
@@ -157,8 +159,7 @@ def checked_flag(value: object, name: str, owner: str) -> bool:
 def checked_choice(
     value: object, name: str, choices: Collection[str], owner: str = ""
 ) -> str:
-    """Return `value` if it is one of the words `known`; else raise `ConfigError` with
-    the nearest.
+    """Return `value` if it is one of the choices, or raise `ConfigError`.
 
     >>> checked_choice("cosin", "way", ["cosine"], "Mix")
     Traceback (most recent call last):
@@ -176,8 +177,11 @@ def checked_choice(
 
 
 def check_names(names: Iterable[str], options: Iterable[str], *makers: type) -> None:
-    """`ConfigError` for a name given that is neither of `options` nor a parameter of
-    the classes `makers`; it lists those that are known.
+    """Check the names of arguments.
+
+    Raises:
+        ConfigError: For a name that is neither one of `options` nor a parameter of the
+            classes `makers`.
     """
     parameters = [
         name

@@ -14,14 +14,16 @@ from energize.errors import ColumnError
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One value for each sample of a source, in the order in which these are numbered.
+    """One value for each sample of a source, in the order of the samples.
 
-    `values` has the shape (samples,): int64 or float64 numbers; or, where there are
-    `categories`, int32 places among these, -1 for a sample without a value. The array
-    is not to be written to.
+    Attributes:
+        values: Shape (samples,), read-only: int64 or float64 numbers; with
+            `categories`, int32 indices of these, -1 for a sample without a value.
+        categories: The distinct words of a column of words, else None.
 
-    >>> Column.of(["high", "low", "high"], "quality").categories
-    ('high', 'low')
+    Example:
+        >>> Column.of(["high", "low", "high"], "quality").categories
+        ('high', 'low')
     """
 
     values: npt.NDArray[Any]

@@ -267,9 +267,7 @@ def _changed_settings(
 def _changed(
     label: str, saved: Any, current: Any, inputs: Sequence[str]
 ) -> Iterator[str]:
-    """One setting; of one that has parts, by name or for each input, those that
-    changed.
-    """
+    """Yield the difference of a setting; of one with parts, those that changed."""
     if saved == current:
         return
     parts = _parts(saved, current, inputs)
@@ -401,7 +399,7 @@ def _short(value: Any) -> str:
 
 
 def packed(tree: Tree) -> str:
-    """Return a JSON-able tree as a text: readable if it is short, else compressed."""
+    """Return a JSON-able tree as text: readable if it is short, else compressed."""
     text = json.dumps(tree, separators=(",", ":"))
     if len(text) <= _PLAIN:
         return text
@@ -409,9 +407,11 @@ def packed(tree: Tree) -> str:
 
 
 def unpacked(text: str, name: str) -> Tree:
-    """Return what `packed` packed; raise `StateError` naming `what` for anything else,
-    and for what is larger or deeper than states are (see `energize.core.limits`),
-    before it is made.
+    """Return the tree of a text made by `packed`.
+
+    Raises:
+        StateError: If the text is invalid, or above the limits on states (see
+            `energize.core.limits`), before it is parsed. The message has `name`.
     """
     try:
         plain = text if text.startswith("{") else _unzipped(text)

@@ -21,9 +21,11 @@ from energize.core.records import fields_of, is_record
 from energize.errors import ColumnError, ConfigError, NotIndexedError, nearest
 
 Cost: TypeAlias = str | Callable[..., Any]
-"""The name of a column, or a function of columns: its parameters are called as they
-are, and each is given an array with the values of some samples. It returns one number
-for each, above 0."""
+"""The name of a column, or a function of columns.
+
+The parameters of the function have the names of columns, and get arrays with the values
+of some samples. It returns one number above 0 for each sample.
+"""
 
 
 @dataclass(frozen=True)
@@ -128,9 +130,7 @@ class ColumnCost:
         return costs
 
     def _values(self, source: SourceNode[Any]) -> dict[str, npt.NDArray[Any]]:
-        """Return the columns of a source that are looked at, but those that it may lack
-        and lacks.
-        """
+        """Return the required columns of a source, without missing optional ones."""
         values = {}
         for name, required in self._columns.items():
             if not (required or name in source.column_names):

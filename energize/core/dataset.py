@@ -151,10 +151,12 @@ class Dataset(Description, ABC, Generic[T_co]):
     _repr_html_ = to_html
 
     def __len__(self) -> int:
-        """Return the items per epoch; of an endless dataset those of a pass, for
-        progress bars.
+        """Return the items per epoch; for an endless dataset, those of a pass.
 
-        Raise `NotIndexedError` (a TypeError) if there is no such number.
+        For progress bars.
+
+        Raises:
+            NotIndexedError: If the number is unknown; it is also a TypeError.
         """
         return tree.pass_length(self)
 
@@ -381,9 +383,12 @@ class IndexedDataset(Dataset[T_co]):
         return MixStream(self.route, self.inputs, opening)
 
     def refs(self, positions: npt.ArrayLike, attempt: int = 0) -> Refs:
-        """Return which samples of which sources the items at `positions` are made of.
+        """Return the samples that the items at `positions` are made of, without
+        reading.
 
-        Nothing is read. With `attempt`, the samples of that substitute.
+        Args:
+            positions: Positions of any integer type.
+            attempt: The number of the substitute; 0 for the samples themselves.
         """
         return Trace(self, np.asarray(positions, dtype=np.int64)).refs(attempt)
 

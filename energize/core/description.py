@@ -62,9 +62,7 @@ def _object_described(value: Any) -> Any:
 
 
 def name_of(value: Any) -> str:
-    """Return the full name of a function or a class, or of the class of anything
-    else.
-    """
+    """Return the full name of a function or class, or of the class of an object."""
     while isinstance(value, functools.partial):
         value = value.func
     owner = getattr(value, "__self__", None)
@@ -108,9 +106,7 @@ def label_of(dataset: Any) -> str:
 
 
 def order_name_of(value: Any) -> str:
-    """Return the `order_name` that the class of a value sets itself, else its class
-    name.
-    """
+    """Return the `order_name` that the class of a value sets, else its class name."""
     cls = type(value)
     order_name = vars(cls).get("order_name")
     return order_name if isinstance(order_name, str) else cls.__name__
@@ -171,8 +167,7 @@ class Description:
     __signature__: ClassVar[inspect.Signature]
 
     _tolerances: Mapping[str, Any] = MappingProxyType({})
-    """After how many failures in a row a function of it ends a run, where that was
-    given."""
+    """Numbers of failures in a row of its functions that end a run, if set."""
 
     @cached_property
     def traits(self) -> NodeTraits:

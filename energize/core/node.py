@@ -54,12 +54,15 @@ class Span(NamedTuple):
 
 
 class Origin(NamedTuple):
-    """Where an item of a stream, or a part of one, comes from.
+    """The origin of an item of a stream, or of a part of it.
 
-    `part` is the number of one of the indexed datasets, or sources without random
-    access, that the stream reads; `position` the position there, counted over all its
-    epochs, or without random access in the pass `epoch`. `attempt` is that of the
-    substitute, if it is one.
+    Attributes:
+        part: The number of the indexed dataset, or of the source without random access,
+            that the stream reads.
+        position: The position in the part, counted over all its epochs; without random
+            access, in the pass `epoch`.
+        epoch: The pass over a source without random access.
+        attempt: The number of the substitute; 0 for the item itself.
     """
 
     part: int

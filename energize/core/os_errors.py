@@ -148,8 +148,9 @@ def os_errors_as(
     path: AnyPath | None = None,
     fault: str = "cannot be read",
 ) -> Iterator[None]:
-    """A block, or a function, in which an OSError becomes an error of this kind; those
-    of energize stay as they are.
+    """Convert an OSError of a block or function to an error of a class.
+
+    Errors of this package pass unchanged.
 
     >>> with os_errors_as(DatasetError):
     ...     _ = open("/nowhere/at all")
@@ -163,7 +164,7 @@ directory); restore it, or correct the path
     except (
         EnergizeError,
         BrokenPipeError,
-    ):  # the latter is of who reads what a command prints
+    ):  # a reader of the output has closed it
         raise
     except OSError as error:
         raise error_class(os_error_message(error, path, fault)) from error
@@ -176,9 +177,10 @@ directory); restore it, or correct the path
 
 
 def convert_os_errors(function: Callable[P, T]) -> Callable[P, T]:
-    """Wrap a function that is given paths and only reads: what may pass is tried again,
-    what else the system refuses is a `DatasetError`, and what can be no path a
-    `ConfigError`.
+    """Wrap a function that takes paths and only reads.
+
+    Temporary errors are retried. Other errors of the system become a `DatasetError`,
+    and invalid paths a `ConfigError`.
     """
 
     @wraps(function)

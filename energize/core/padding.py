@@ -1,8 +1,8 @@
-"""Padding: items, and rows of items, that fill a place and count for nothing.
+"""Padding: items and rows of items that fill a slot and do not count.
 
-A mark is in an item under the name `__padding__`: True if the item is padding as a
-whole, else the numbers of its rows that are. A dict has it as an entry, other items as
-an attribute. `Sample` and `Batch` declare the attribute.
+The mark of an item has the name `__padding__`: True if the whole item is padding, else
+the numbers of its padding rows. A dict has it as an entry, other items as an attribute,
+which `Sample` and `Batch` declare.
 """
 
 from __future__ import annotations
@@ -55,20 +55,18 @@ def is_padding(item: Any) -> bool:
 
 
 def padding_rows(batch: Any) -> list[int]:
-    """Return the numbers of the rows of a batch that are padding, to be left out of
-    metrics.
+    """Return the numbers of the rows of a batch that are padding.
 
-    In validation no other sample counts in place of one that failed: its row is filled
-    with a substitute, and listed here. A batch has the weight 0 for such a row in
-    `sample_weights`, if it has weights. Lists, tuples and numbers have no place for a
-    mark: use `Loader.padding_rows` for them.
+    In an evaluation, the row of a failed sample is filled with a substitute that must
+    not count in metrics. `sample_weights` of the row is 0, if the batch has weights.
+    Lists, tuples and numbers cannot be marked: use `Loader.padding_rows` for them.
 
     Args:
-        batch: A batch, as a loader delivered it, or moved to another device since.
+        batch: A batch as delivered, or moved to another device.
 
     Returns:
-        Row numbers, ascending; empty for nearly every batch; all rows of one that is
-        padding as a whole (`is_padding`).
+        Row numbers, ascending; empty for nearly every batch; all rows of a batch that
+        is padding as a whole (`is_padding`).
 
     Raises:
         WeightError: If the whole batch is padding, and the number of its rows is
@@ -222,8 +220,8 @@ class Padded:
 
     @classmethod
     def of_members(cls, members: Sequence[Any], sizes: Iterable[int]) -> Padded:
-        """Return a list of members, each made of so many samples, without `Padded`
-        among them.
+        """Return a list of members, of `sizes` samples each, without `Padded` among
+        them.
         """
         plain: list[Any] = []
         slots: list[int] = []

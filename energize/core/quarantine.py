@@ -61,7 +61,7 @@ class Entry:
 
     @classmethod
     def parsed(cls, line: str, location: str) -> Entry:
-        """Return the entry in a line; `ConfigError` for anything else."""
+        """Parse an entry of a line, or raise `ConfigError`."""
         try:
             values = validated(_LINE, parse_json(line), ConfigError, "the line")
         except ValueError as error:
@@ -105,9 +105,7 @@ class Listed:
     def left_out(
         self, source: SourceNode[Any], indices: Int64Array
     ) -> dict[int, Failed]:
-        """Of the samples `indices` of a source those that are listed, by their place
-        among them.
-        """
+        """Return the listed samples among `indices` of a source, by their row."""
         mine = self.by_source.get(_unique_name(source)) if self.by_source else None
         if mine is None:
             return {}

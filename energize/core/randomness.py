@@ -159,7 +159,7 @@ def _torch_state() -> bytes:
 
 
 generators = GlobalGenerators()
-"""Those of this process: there is one of each, so there is one object for them."""
+"""The global generators of this process."""
 
 
 @dataclass(slots=True)
@@ -321,7 +321,7 @@ _window: ContextVar[ReadWindow | None] = ContextVar("read window", default=None)
 
 
 def current_window() -> ReadWindow | None:
-    """Return the window in which is being read, if there is one."""
+    """Return the current window, or None."""
     return _window.get()
 
 

@@ -82,7 +82,7 @@ def type_fields(cls: type[Any]) -> tuple[str, ...]:
 
 
 def required_fields(cls: type[Any]) -> tuple[str, ...]:
-    """Return those of `type_fields` that have no default."""
+    """Return the `type_fields` without a default."""
     return declared_fields(cast("Any", cls))[1]
 
 
@@ -103,10 +103,11 @@ def _has_default(field: dataclasses.Field[Any]) -> bool:
 
 
 def build(cls: type[T], values: Mapping[str, Any], origin: str) -> T:
-    """Return a record of type `kind` of those of `values` that it has fields for; a
-    dict has all.
+    """Create a record of the values that its type has fields for; a dict gets all.
 
-    Raises `ConfigError` naming `what` the values are and the fields that they lack.
+    Raises:
+        ConfigError: If a required field is missing. The message has `origin`, the name
+            of the values.
     """
     if issubclass(cls, dict):
         return cls(values)
@@ -123,10 +124,10 @@ def build(cls: type[T], values: Mapping[str, Any], origin: str) -> T:
 def columns_of(
     rows: Sequence[dict[str, Any]], label: str, optional: Collection[str] = ()
 ) -> dict[str, list[Any]]:
-    """Return for each name the values of all rows; None for those of `optional` that
-    some lack.
+    """Return for each name the values of all rows; None if an optional one is missing.
 
-    Raises `ConfigError` naming `what` they are where only some have another name.
+    Raises:
+        ConfigError: If other names differ between rows. The message has `label`.
     """
     names = dict.fromkeys(chain.from_iterable(rows))
     if set(map(len, rows)) != {len(names)}:

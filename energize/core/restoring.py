@@ -206,9 +206,7 @@ def _stored(dataset: Dataset[Any], shard: str, number: int) -> Any:
 
 
 def loads_of(dataset: Dataset[Any], load: Any = None) -> list[tuple[Any, Any]]:
-    """Return the sources, each with what makes typed samples of it, where there is
-    one.
-    """
+    """Return the sources, each with the function that makes typed samples, or None."""
     function = getattr(dataset, "map_fn", None)
     load = function if getattr(function, "loads_stored", False) else load
     if not dataset.inputs:

@@ -55,11 +55,14 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceInfo:
-    """The files of a dataset that a sample was made from.
+    """The files that a sample was made from.
 
-    `shard_name` is relative to `dataset_path`; `index` is the number of the sample in
-    the split part, in the order of its shards (in a store or a join, in its shard);
-    `file_names` are those of its files there that were used.
+    Attributes:
+        dataset_path: The path of the dataset.
+        index: The number of the sample in the split part, in the order of its shards;
+            in a store or a join, in its shard.
+        shard_name: The shard, relative to `dataset_path`.
+        file_names: The used files of the sample in the shard.
     """
 
     dataset_path: str
@@ -473,12 +476,10 @@ class InterleavedSample(Sample):
 
 @dataclass(kw_only=True, slots=True)
 class SimilarityInterleavedSample(Sample):
-    """Images and sentences of one document, of which it is not settled which belong
-    together.
+    """Images and sentences of one document, to be matched.
 
-    `similarity_matrix` is float (images, texts), how well each image fits each text;
-    `matched_text_indices` has for each image the number of the text that it was matched
-    to.
+    `similarity_matrix` is float (images, texts), the similarity of each image and text;
+    `matched_text_indices` has the number of the matched text for each image.
     """
 
     images: list[torch.Tensor]
@@ -698,7 +699,7 @@ class VQASample(Sample):
 
 @dataclass(kw_only=True, slots=True)
 class MultiChoiceVQASample(Sample):
-    """A question with answers to choose from, of which `correct_choice_idx` is right.
+    """A question with choices; `correct_choice_idx` is the right one.
 
     The image is None for a question without one.
     """

@@ -216,10 +216,9 @@ class PrimaryFileStore(FileStore[T]):
 
 
 class Lazy(Generic[T]):
-    """A file that is read when it is needed: `get()` returns its content, the same each
-    time.
+    """A file that is read on demand: `get()` returns the same content each time.
 
-    Cheap to keep in a packing buffer. Equal if it stands for the same file. In another
+    Cheap to keep in a packing buffer. Two references to one file are equal. In another
     process, pickled or forked, it reads the file itself.
     """
 

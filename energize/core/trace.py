@@ -73,9 +73,7 @@ encoders that leave out nine of ten, where one position in 10**11 needs more."""
 def make_padded(
     node: IndexedNode[Any], items: list[Any], request: Request
 ) -> list[Any | Failed]:
-    """Return what a node makes of items of which some are `Padded`: so is what is made
-    of them.
-    """
+    """Return the items that a node makes of items with `Padded` among them."""
     if not has_padding(items):
         return node.make(items, request)
     results = list(node.make([*map(unpadded, items)], request))
@@ -266,11 +264,10 @@ SILENT = ReadContext.reporting(lambda _: None)
 
 
 class Trace:
-    """Items of a dataset at some positions, followed down to the samples they are made
-    of.
+    """Items of a dataset at some positions, followed down to their samples.
 
-    Nodes that only lead on are passed by: `node` and `positions` are those of the first
-    one that reads, gathers, or makes something.
+    Nodes that only map positions are skipped: `node` and `positions` are those of the
+    first node that reads, gathers or makes items.
     """
 
     __slots__ = ("_below", "_bounds", "node", "positions", "routes")
@@ -400,9 +397,7 @@ class Trace:
     def _read_remaining(
         self, failed: Mapping[int, Failed], positions: Int64Array, reading: ReadContext
     ) -> list[Any]:
-        """Return the items at positions, of which those in rows that are remembered as
-        `failed` are not read.
-        """
+        """Return the items at positions, without reading `failed` ones again."""
         rows = range(len(positions))
         unread = [row for row in rows if row not in failed]
         read = iter(Trace(self.node, positions[unread]).read(reading) if unread else ())
@@ -411,12 +406,14 @@ class Trace:
     def items(
         self, reading: ReadContext, start: int = 0, stop: int | None = None
     ) -> list[Any]:
-        """Return the items in rows `start` to before `stop`, each failed one replaced
-        by the first substitute that does not fail.
+        """Return the items in rows `start` to before `stop`, with substitutes for
+        failures.
 
         Substitutes are a function of position and attempt, so an item is a function of
-        its position. Raise `SubstitutionError` if `MAX_ATTEMPTS` in a row fail. Without
-        `reading.substitute` such an item is `Padded`.
+        its position. Without `reading.substitute`, an item with a failure is `Padded`.
+
+        Raises:
+            SubstitutionError: If `MAX_ATTEMPTS` in a row fail.
         """
         try:
             items = self.read(reading, start, stop)
@@ -610,7 +607,7 @@ def _substituted(
 
 
 def where(dataset: IndexedNode[Any], position: int, attempt: int = 0) -> str:
-    """Return where the first sample of an item lies, for messages."""
+    """Return the location of the first sample of an item, for messages."""
     refs = dataset.refs([position], attempt)
     if not len(refs):
         return f"item {position}, which is padding"
@@ -618,9 +615,7 @@ def where(dataset: IndexedNode[Any], position: int, attempt: int = 0) -> str:
 
 
 def refs_of(dataset: Node[Any], origins: Sequence[Origin]) -> Refs:
-    """Return the samples that an item with these origins is made of, as refs of item
-    0.
-    """
+    """Return the samples of an item with these origins, as refs of item 0."""
     parts = []
     for part, position, epoch, attempt in origins:
         node, numbers = dataset.read_parts[part]

@@ -153,7 +153,7 @@ def read_parts(node: Any) -> tuple[ReadPart, ...]:
 
 
 def distinct_sources(datasets: Iterable[Any]) -> tuple[Any, ...]:
-    """Return the sources of several datasets, those with equal descriptions once."""
+    """Return the distinct sources of several datasets."""
     by_description = {
         digest(source.describe()): source
         for dataset in datasets
@@ -165,7 +165,7 @@ def distinct_sources(datasets: Iterable[Any]) -> tuple[Any, ...]:
 def source_numbers(node: Any) -> list[int | Int64Array]:
     """Return, for each input, the numbers of its sources in `sources` of the node.
 
-    Consecutive numbers are given as the first one.
+    Consecutive numbers are returned as the first one.
     """
     if node.traits.mix.shares_sources:
         number_of = {digest(s.describe()): i for i, s in enumerate(node.sources)}

@@ -20,7 +20,7 @@ VIDEO = "<video>"
 _PLACES = re.compile(f"{IMAGE}|{VIDEO}")
 _MEDIA = {"image": IMAGE, "image_url": IMAGE, "video": VIDEO, "video_url": VIDEO}
 _TEXT_PIECES = (None, "text", "input_text", "output_text")
-"""Types of those pieces of a content that are text."""
+"""Types of content pieces that are text."""
 _ROLES = {
     **dict.fromkeys(("human", "user"), "user"),
     **dict.fromkeys(
@@ -50,8 +50,7 @@ TURN_KEYS = frozenset(
     | {"id", "turn_id", "message_id", "timestamp", "created_at"}
     | {"lang", "language", "model", "source"}
 )
-"""Keys of `Turn.extra` that chat templates read, and those that only describe a
-turn."""
+"""Keys of `Turn.extra`: those for chat templates, and those that describe a turn."""
 
 _FORMS = (
     "a turn is {from, value} as in LLaVA and ShareGPT, or {role, content} as in "
@@ -149,9 +148,10 @@ def messages_of(turns: Sequence[Turn]) -> list[dict[str, Any]]:
 
 
 def checked_turns(value: Any, images: int, videos: int) -> list[Turn]:
-    """Return turns of any of the usual forms; raise `DataError` for another one, and
-    unless there is a placeholder for each image and video, and one of these for each
-    placeholder.
+    """Return turns of any of the usual forms.
+
+    Raises:
+        DataError: If a turn is malformed, or placeholders and media differ in number.
     """
     if not isinstance(value, Sequence) or isinstance(value, str) or not value:
         raise DataError(
@@ -289,9 +289,7 @@ def _parsed(value: Any) -> Any:
 
 
 def _functions(value: Any) -> list[dict[str, Any]]:
-    """Return objects that each have a `function` with a name, from these or from
-    functions.
-    """
+    """Return objects with a `function` that has a name, from objects or functions."""
     functions = []
     for entry in value if isinstance(value, list) else [value]:
         keys = entry if isinstance(entry, Mapping) else {}
@@ -312,7 +310,7 @@ def _functions(value: Any) -> list[dict[str, Any]]:
 
 
 def _joined(content: list[Any]) -> str | None:
-    """Return a list of texts, images and videos as one text; None for anything else."""
+    """Return a list of texts, images and videos as one text; None if impossible."""
     pieces = []
     for piece in content:
         if not isinstance(piece, Mapping) or _LEARNED.keys() & piece.keys():

@@ -254,14 +254,14 @@ def short(value: object) -> str:
 
 
 def lines_of(text: str | bytes) -> dict[KeyPath, int]:
-    r"""Return the line of each path in a text of YAML or JSON; none for a long one or a
-    bad one.
+    r"""Return the line of each path in a text of YAML or JSON.
 
-    Its aliases have to be counted before (`check_yaml`): what they stand for is walked
-    through.
+    Returns an empty dict for a long or invalid text. Aliases must have been counted
+    before (`check_yaml`), since they are expanded.
 
-    >>> lines_of("a:\n  - 1\n  - 2")[("a", 1)]
-    3
+    Example:
+        >>> lines_of("a:\n  - 1\n  - 2")[("a", 1)]
+        3
     """
     lines: dict[KeyPath, int] = {}
     if not text or len(text) > _LINES_BYTES:
@@ -406,8 +406,15 @@ class _YamlCounter:
 
 
 def load_yaml(text: str | bytes, loader: type[Any] | None = None) -> Any:
-    """Return the values of a YAML text; raise `yaml.YAMLError` if it is none,
-    ValueError if it is too much. `loader` is `SafeLoader` or a class made of it.
+    """Parse a YAML text.
+
+    Args:
+        text: The text.
+        loader: `SafeLoader` or a subclass of it; None for the fastest one.
+
+    Raises:
+        yaml.YAMLError: If the text is invalid.
+        ValueError: If it exceeds a limit.
     """
     data = check_yaml(text)
     try:
@@ -431,10 +438,11 @@ def load_json(text: str | bytes, *, unique: bool = False) -> Any:
 
 
 def parse_json(text: str | bytes, *, unique: bool = False) -> Any:
-    """Return the values of a JSON text; raise ValueError if it is none, or nested too
-    deeply.
+    """Parse a JSON text.
 
-    With `unique`, an object that has a key twice is a ValueError as well.
+    Raises:
+        ValueError: If it is invalid, or nested too deeply; with `unique`, also if an
+            object has a key twice.
     """
     try:
         value = json.loads(text, object_pairs_hook=_unique_keys if unique else None)
