@@ -593,9 +593,7 @@ def _as_json(simulation: Simulation, *, validates: bool) -> dict[str, Any]:
         "validates": validates,
         "read": simulation.read,
         "stages": [asdict(entry) for entry in simulation.stages],
-        "sources": [
-            {**asdict(entry), "epochs": entry.epochs} for entry in simulation.sources
-        ],
+        "sources": [entry.as_json() for entry in simulation.sources],
     }
 
 
@@ -616,7 +614,7 @@ def _show_simulation(
     steps = simulation.steps
     samples = simulation.samples
     _show_length(console, simulation, validates=validates)
-    has_shares = any(entry.asked is not None for entry in simulation.sources)
+    has_shares = any(entry.requested is not None for entry in simulation.sources)
     columns = (">planned %", ">drawn", ">of", ">epochs", ">repeats at")
     result = table("source", *([">asked %"] if has_shares else []), *columns)
     for source in simulation.sources:
@@ -637,7 +635,7 @@ def _show_simulation(
 
 def _note_never_reached(console: Console, source: SourceForecast, steps: int) -> None:
     why = f"not in {counted(steps, 'step')}"
-    if source.asked == 0:
+    if source.requested == 0:
         why = "its weight is 0"
     console.note(f"{source.name}: {why}", "Never reached")
 
@@ -646,7 +644,9 @@ def _simulation_cells(source: SourceForecast, *, has_shares: bool) -> list[str]:
     """Return the cells of a source, with its requested share if `has_shares`."""
     cells: list[str] = []
     if has_shares:
-        cells.append("-" if source.asked is None else f"{100 * source.asked:.3f}")
+        cells.append(
+            "-" if source.requested is None else f"{100 * source.requested:.3f}"
+        )
     first = "-"
     latest = "unknown"
     if source.repeats_at is not None:

@@ -250,7 +250,7 @@ class PreviewPage:
         bar = ""
         begun = 0.0
         for number, entry in enumerate(forecast.sources):
-            requested = "-" if entry.asked is None else f"{entry.asked:.2%}"
+            requested = "-" if entry.requested is None else f"{entry.requested:.2%}"
             size = stored_size(self.dataset.sources[number])
             numbers = (
                 f"{shown_counts[entry.name]:,}",

@@ -168,7 +168,7 @@ def bands_of(run: Simulation) -> list[Band]:
         (9, '12 others', 0.6)
     """
     shares = run.shares()
-    widest = np.fmax(shares, run.asked).max(axis=0)
+    widest = np.fmax(shares, run.requested).max(axis=0)
     order = sorted(
         range(len(run.sources)), key=lambda number: -run.sources[number].share
     )
@@ -188,12 +188,12 @@ def bands_of(run: Simulation) -> list[Band]:
 def _band(run: Simulation, shares: FloatArray, group: list[int], colour: str) -> Band:
     """Return one band of the sources in `group`, given as indices."""
     sources = [run.sources[number] for number in group]
-    requested = [source.asked for source in sources if source.asked is not None]
+    requested = [source.requested for source in sources if source.requested is not None]
     return Band(
         name=sources[0].name if len(group) == 1 else f"{len(group):,} others",
         colour=colour,
         shares=shares[:, group].sum(axis=1),
-        requested=run.asked[:, group].sum(axis=1),
+        requested=run.requested[:, group].sum(axis=1),
         share=sum(source.share for source in sources),
         requested_share=sum(requested) if len(requested) == len(sources) else None,
     )
@@ -298,7 +298,7 @@ def _name_rows(axes: Any, names: Sequence[str]) -> None:
 
 
 def _subtitle(run: Simulation) -> str:
-    weighed = any(source.asked is not None for source in run.sources)
+    weighed = any(source.requested is not None for source in run.sources)
     weights = f"; weights count {run.unit}" if weighed else ""
     return f"{run.steps:,} steps, {run.samples:,} samples{weights}"
 

@@ -97,7 +97,7 @@ def _rows_with_sidecars(scene: Scene) -> Reading:
     notes = []
     parts = {name: _part_of(sidecar) for name, sidecar in columns.items()}
     if text is not None and "." in parts[main] and _are_lines(text):
-        rows = _a_row_each_line(scene, rows, columns, main)
+        rows = _rows_of_lines(scene, rows, columns, main)
         del parts[main]
         notes.append(f"each line of a file in {main}/ is a sample of its own")
     files = {
@@ -116,7 +116,7 @@ def _rows_of_media(media: Sequence[str], sidecars: Sequence[SidecarFile]) -> lis
     return [{FILE: name, **files_of.get(name, {})} for name in media]
 
 
-def _a_row_each_line(
+def _rows_of_lines(
     scene: Scene, rows: Sequence[Row], columns: Mapping[str, SidecarFile], name: str
 ) -> list[Row]:
     """Return a row for each line of the files in a column."""

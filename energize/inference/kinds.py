@@ -532,7 +532,7 @@ def fill(
     choices = [_filled(kind, roles, {*stated}, partly=True) for kind in kinds]
     fitting = [choice for choice in choices if choice is not None]
     return max(
-        fitting, key=lambda each: len(each.field_map), default=Choice(sample_type)
+        fitting, key=lambda match: len(match.field_map), default=Choice(sample_type)
     )
 
 

@@ -30,5 +30,5 @@ class TablePreview:
     def names(self) -> frozenset[str]:
         """The names of its columns."""
         return frozenset(
-            name for name, each in self.columns.items() if not each.is_nested
+            name for name, column in self.columns.items() if not column.is_nested
         )

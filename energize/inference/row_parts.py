@@ -452,11 +452,11 @@ def _has_content(look: TablePreview, column: str) -> bool:
     ):
         return True
     rest = (
-        each
-        for each in look.columns.values()
-        if each.name != column and not each.is_media
+        profile
+        for profile in look.columns.values()
+        if profile.name != column and not profile.is_media
     )
-    return any(each.has_content and each.form != "number" for each in rest)
+    return any(profile.has_content and profile.form != "number" for profile in rest)
 
 
 def _undivided(

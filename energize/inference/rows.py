@@ -131,10 +131,10 @@ def _are_one(scene: Scene, one: TablePreview, other: TablePreview) -> bool:
     }
     if len(suffixes) > 1 or not _have_same_columns(scene, one, other):
         return False
-    first = {*_named_in(one)}
-    second = {*_named_in(other)}
-    if first or second:
-        return first.isdisjoint(second)
+    first_paths = {*_named_in(one)}
+    second_paths = {*_named_in(other)}
+    if first_paths or second_paths:
+        return first_paths.isdisjoint(second_paths)
     folders = {posixpath.dirname(look.files[0]) for look in (one, other)}
     if len(folders) == 1:
         return not any(
@@ -143,9 +143,9 @@ def _are_one(scene: Scene, one: TablePreview, other: TablePreview) -> bool:
     return all(why_no_class(posixpath.basename(folder)) for folder in folders)
 
 
-def _have_same_columns(scene: Scene, one: TablePreview, other: TablePreview) -> bool:
+def _have_same_columns(scene: Scene, first: TablePreview, second: TablePreview) -> bool:
     """Return whether two tables have equal columns, or all fields of the user's map."""
-    if one.names == other.names:
+    if first.names == second.names:
         return True
     field_map = scene.options.field_map
     if not field_map:
@@ -154,7 +154,9 @@ def _have_same_columns(scene: Scene, one: TablePreview, other: TablePreview) -> 
         [access.part for access in parse_field(text)] for text in field_map.values()
     ]
     return all(
-        not look.names.isdisjoint(parts) for parts in options for look in (one, other)
+        not look.names.isdisjoint(parts)
+        for parts in options
+        for look in (first, second)
     )
 
 
@@ -308,7 +310,7 @@ def _why_no_media(scene: Scene, look: TablePreview) -> DatasetError | None:
                 f"column {column.name!r} of {look.files[0]} names {names[0]!r}, and "
                 "there is no "
                 f"{joined(scene.base, names[0])}. "
-                f"{_where_to_look(scene, column.name, names)}"
+                f"{_location_hint(scene, column.name, names)}"
             )
     web = on_the_web(look.columns)
     if web is None or scene.options.kind is not None:
@@ -320,7 +322,7 @@ def _why_no_media(scene: Scene, look: TablePreview) -> DatasetError | None:
     )
 
 
-def _where_to_look(scene: Scene, column: str, names: Sequence[str]) -> str:
+def _location_hint(scene: Scene, column: str, names: Sequence[str]) -> str:
     """Return the lines to write for files that are not where rows name them."""
     _, paths = scene.index.find(names[0])
     folders = dict.fromkeys(posixpath.dirname(path) for path in paths)

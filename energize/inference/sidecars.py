@@ -46,7 +46,7 @@ def find_sidecars(
     for name in media:
         for key in {posixpath.splitext(name)[0], name}:
             by_stem.setdefault(key, []).append(name)
-    in_folders = _in_own_folders(media, candidates)
+    in_folders = _in_folders_of_media(media, candidates)
     groups: dict[tuple[str, str], list[SidecarFile]] = {}
     for name in candidates:
         stem, suffix = posixpath.splitext(name)
@@ -97,7 +97,7 @@ def _are_owned(files: Sequence[SidecarFile]) -> bool:
     return 2 * sum(bool(file.owners) for file in files) >= len(files)
 
 
-def _in_own_folders(
+def _in_folders_of_media(
     media: Sequence[str], candidates: Sequence[str]
 ) -> dict[str, list[str]]:
     """Return the media of files that share a folder with one, as in `17/image.png`.

@@ -28,12 +28,12 @@ class Use(BaseModel):
     examples: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        what = f"{self.count:,} {self.name}" if self.count > 1 else repr(self.name)
+        title = f"{self.count:,} {self.name}" if self.count > 1 else repr(self.name)
         shown = ", ".join(self.examples) + (
             ", ..." if self.count > len(self.examples) else ""
         )
-        where = f" ({shown})" if self.count > 1 and self.examples else ""
-        return f"{what}{where}{f': {self.why}' if self.why else ''}"
+        location = f" ({shown})" if self.count > 1 and self.examples else ""
+        return f"{title}{location}{f': {self.why}' if self.why else ''}"
 
 
 class DataSpec(BaseModel):
@@ -128,8 +128,8 @@ class DataSpec(BaseModel):
     def comments(self) -> list[str]:
         """Return the result as lines: one for each relevant file, column and note."""
         lines = [f"{self.samples:,} samples: {self.argument}"]
-        for what, uses in (("file", self.files), ("column", self.columns)):
-            lines += [f"{what} {use}: {use.role or use.status}" for use in uses]
+        for kind_name, uses in (("file", self.files), ("column", self.columns)):
+            lines += [f"{kind_name} {use}: {use.role or use.status}" for use in uses]
         return lines + [f"note: {note}" for note in self.notes]
 
     def entry(self) -> dict[str, Any]:
@@ -143,33 +143,33 @@ class DataSpec(BaseModel):
         """Return the facts that an entry stores to detect changed data."""
         files = {use.name: use.count for use in self.files if use.status == "used"}
         columns = {use.name: use.role or use.status for use in self.columns}
-        found = {
+        facts = {
             "format": self.format,
             "samples": self.samples,
             "files": files,
             "columns": columns,
         }
-        return found | ({"classes": [*self.classes]} if self.classes else {})
+        return facts | ({"classes": [*self.classes]} if self.classes else {})
 
     def differences(self, facts: Mapping[str, Any]) -> list[str]:
         """Return the differences from the facts of an earlier inference."""
-        found = []
-        now = self.facts()
+        differences = []
+        current = self.facts()
         for name in ("files", "columns"):
-            before = facts.get(name) or {}
-            after = now[name]
-            for key in dict.fromkeys([*before, *after]):
-                if before.get(key) != after.get(key):
-                    what = f"{name[:-1]} {key!r}"
-                    old = before.get(key, "missing")
-                    new = after.get(key, "missing")
-                    found.append(f"{what} was {old!r} and is {new!r}")
+            earlier = facts.get(name) or {}
+            later = current[name]
+            for key in dict.fromkeys([*earlier, *later]):
+                if earlier.get(key) != later.get(key):
+                    subject = f"{name[:-1]} {key!r}"
+                    old = earlier.get(key, "missing")
+                    new = later.get(key, "missing")
+                    differences.append(f"{subject} was {old!r} and is {new!r}")
         for name in ("format", "samples", "classes"):
-            if name in facts and facts[name] != now.get(name):
-                found.append(
-                    f"{name} was {facts[name]!r:.80} and is {now.get(name)!r:.80}"
+            if name in facts and facts[name] != current.get(name):
+                differences.append(
+                    f"{name} was {facts[name]!r:.80} and is {current.get(name)!r:.80}"
                 )
-        return found
+        return differences
 
 
 def _listed(uses: Iterable[Use]) -> str:

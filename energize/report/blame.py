@@ -32,17 +32,23 @@ class Delivered(NamedTuple):
     step: int
     rank: int
     world_size: int
-    made: ItemOrigin
+    origin: ItemOrigin
     losses: Sequence[Any] = ()
     time: float = 0.0
 
     @property
     def line(self) -> bytes:
         """The line in a file of losses, with the current time."""
-        made = self.made if isinstance(self.made, int) else list(self.made)
-        losses = [short_loss(loss) for loss in self.losses]
-        values = {"made": made, "losses": losses, "time": round(time.time(), 3)}
-        return f"{json.dumps(self._asdict() | values)}\n".encode()
+        origin = self.origin if isinstance(self.origin, int) else list(self.origin)
+        values = {
+            "step": self.step,
+            "rank": self.rank,
+            "world_size": self.world_size,
+            "made": origin,
+            "losses": [short_loss(loss) for loss in self.losses],
+            "time": round(time.time(), 3),
+        }
+        return f"{json.dumps(values)}\n".encode()
 
 
 def short_loss(loss: float | None) -> float | str | None:
@@ -180,7 +186,7 @@ def blame(
     for line in lines:
         if rank is not None and line.rank != rank:
             continue
-        _, *columns = (column.tolist() for column in places.locate([line.made]))
+        _, *columns = (column.tolist() for column in places.locate([line.origin]))
         origins = [*starmap(SampleOrigin, zip(*columns, strict=True))]
         losses_of_line: Sequence[Any] = line.losses
         if len(losses_of_line) != len(origins):
@@ -218,7 +224,7 @@ def _by_order(
     Padding after the end of the dataset is omitted.
     """
     size = dataset.size
-    losses = {cast("int", line.made): line.losses for line in recorded}
+    losses = {cast("int", line.origin): line.losses for line in recorded}
     for rank, position in enumerate(positions):
         if size == INFINITE or position // size == positions.start // size:
             of_item = losses.get(position, ())
@@ -236,7 +242,7 @@ def _lines(
         first = _first(dataset, step, world_size)
         if newest:
             lowest = newest[min(newest)]
-            first = cast("int", lowest.made) - lowest.rank
+            first = cast("int", lowest.origin) - lowest.rank
         yield from _by_order(dataset, step, range(first, first + ranks), recorded)
     elif newest:
         yield from (newest[rank] for rank in sorted(newest))
@@ -280,21 +286,23 @@ def _recorded(file: Path, step: int) -> Iterator[Delivered]:
 def _parsed(line: str, step: int) -> Delivered:
     """Parse a line of a file of losses."""
     record = json.loads(line)
-    made = record["made"]
-    if not isinstance(made, int):
-        made = array("q", made)
+    origin = record["made"]
+    if not isinstance(origin, int):
+        origin = array("q", origin)
     losses = [None if loss is None else float(loss) for loss in record["losses"]]
     rank = record["rank"]
-    return Delivered(step, rank, record["world_size"], made, losses, record["time"])
+    return Delivered(step, rank, record["world_size"], origin, losses, record["time"])
 
 
 def weights_of(level: MixLevel, so_far: float | None = 1.0) -> list[float | None]:
     """Return the loss weight of each row that its sources set; None for functions."""
     for node in level.above:
         if isinstance(node, SampleWeightDataset):
-            is_known = so_far is not None and not callable(node.weight)
+            is_constant = so_far is not None and not callable(node.weight)
             so_far = (
-                cast("float", so_far) * cast("float", node.weight) if is_known else None
+                cast("float", so_far) * cast("float", node.weight)
+                if is_constant
+                else None
             )
     if not level.parts:
         return [so_far]

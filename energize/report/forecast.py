@@ -62,7 +62,7 @@ class SourceForecast:
         count: Number of samples of the source.
         drawn: Number of samples that are read.
         share: Fraction of all samples that are read, or of their cost, 0 to 1.
-        asked: Fraction that the weights request over these steps. None without weights.
+        requested: Fraction by the weights over these steps. None without weights.
         repeats_at: First step, from 0, with a repeated sample. None without repeats.
         repeats_exact: If False, `repeats_at` is only an upper bound, and None means
             that samples may or may not repeat.
@@ -72,7 +72,7 @@ class SourceForecast:
     count: int
     drawn: int
     share: float
-    asked: float | None
+    requested: float | None
     repeats_at: int | None
     repeats_exact: bool
 
@@ -80,6 +80,19 @@ class SourceForecast:
     def epochs(self) -> float:
         """The number of passes through the source."""
         return self.drawn / self.count if self.count else 0.0
+
+    def as_json(self) -> dict[str, Any]:
+        """Return all fields and `epochs` in one flat dict."""
+        return {
+            "name": self.name,
+            "count": self.count,
+            "drawn": self.drawn,
+            "share": self.share,
+            "asked": self.requested,
+            "repeats_at": self.repeats_at,
+            "repeats_exact": self.repeats_exact,
+            "epochs": self.epochs,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +115,7 @@ class Simulation:
             int64.
         spent: Cost of these samples, float64. None if weights count samples, see
             `measure_of`.
-        asked: Requested share of each source (columns) between two points (rows),
+        requested: Requested share of each source (columns) between two points (rows),
             float64; NaN without weights.
         stages: Stages of these steps; empty without stages.
         unit: Unit of the weights, see `weighed_in`.
@@ -114,7 +127,7 @@ class Simulation:
     points: Int64Array
     drawn: Int64Array
     spent: FloatArray | None
-    asked: FloatArray
+    requested: FloatArray
     stages: tuple[StageSpan, ...]
     unit: str
     read: int | None = None
@@ -175,7 +188,7 @@ def simulate(
         ...     (ListSource(range(900)), 9), (ListSource(range(50)), 1)
         ... )
         >>> run = simulate(BatchDataset(blend, 10, list), steps=100)
-        >>> [(each.drawn, each.epochs, each.asked) for each in run.sources]
+        >>> [(each.drawn, each.epochs, each.requested) for each in run.sources]
         [(900, 1.0, 0.9), (100, 2.0, 0.1)]
     """
     if read is not None and not dataset.indexed:
@@ -226,7 +239,7 @@ def _estimated(
     Requested shares are known only if the stream has a single indexed part.
     """
     parts = [indexed(child, "simulate", None) for child, _ in dataset.read_parts]
-    many, items = _taken_by(dataset, checked_whole(read, "simulate: read", 1))
+    many, items = _read_items(dataset, checked_whole(read, "simulate: read", 1))
     pace = [
         Fraction(items[id(part)], many * sum(e is part for e in parts))
         for part in parts
@@ -236,7 +249,7 @@ def _estimated(
     return _simulation(dataset, points, list(zip(parts, pace, strict=True)), (), many)
 
 
-def _taken_by(dataset: Dataset[Any], read: int) -> tuple[int, Counter[int]]:
+def _read_items(dataset: Dataset[Any], read: int) -> tuple[int, Counter[int]]:
     """Read at least `read` batches of a stream, until the next one needs more input.
 
     Returns:

@@ -125,7 +125,7 @@ class _Note(NamedTuple):
     any.
     """
 
-    made: ItemOrigin
+    origin: ItemOrigin
     weights: Sequence[float] | None
     costs: Sequence[float] | None
     slots: tuple[int, ...] = ()
@@ -210,7 +210,7 @@ class Book:
             self.since = items
             self._begun = True
 
-    def note(self, made: ItemOrigin, item: Any, marks: Marks) -> bool:
+    def note(self, origin: ItemOrigin, item: Any, marks: Marks) -> bool:
         """Count a delivered item.
 
         Returns:
@@ -234,7 +234,7 @@ class Book:
                     self._passed > _LONG or items >= _MANY
                 )
                 self._looked_at = items if due else self._looked_at
-            self._waiting.append(_Note(made, _weights_of(item), costs, marks.slots))
+            self._waiting.append(_Note(origin, _weights_of(item), costs, marks.slots))
             return due
 
     def take_back(self, *, is_padding: bool) -> None:
@@ -254,7 +254,7 @@ class Book:
 
     def record(
         self,
-        made: ItemOrigin,
+        origin: ItemOrigin,
         step: int,
         rank: int,
         losses: Any,
@@ -263,7 +263,7 @@ class Book:
         """Count the losses of an item.
 
         Args:
-            made: Origin of the item.
+            origin: Origin of the item.
             step: Step of the item.
             rank: Rank of the item.
             losses: Losses of the samples of the item, or by source.
@@ -276,7 +276,7 @@ class Book:
         Raises:
             ConfigError: If the losses do not fit the samples or sources of the item.
         """
-        samples_of_item = self.locate(made)
+        samples_of_item = self.locate(origin)
         caller = f"record_losses (rank {rank}, step {step})"
         if isinstance(losses, Mapping):
             of = _by_row(losses, self.names, caller)
@@ -344,12 +344,12 @@ class Book:
                 return []
             return [
                 self.names[row]
-                for row in self.locate(self._waiting[-1].made).row.tolist()
+                for row in self.locate(self._waiting[-1].origin).row.tolist()
             ]
 
-    def locate(self, made: ItemOrigin) -> LocatedSamples:
+    def locate(self, origin: ItemOrigin) -> LocatedSamples:
         """Return the samples of an item."""
-        return self._places.locate([made])
+        return self._places.locate([origin])
 
     def where(self, row: int, sample: int) -> str:
         """Return the location of a sample of a row, for messages."""
@@ -405,7 +405,7 @@ class Book:
         """Add the counts of notes to `rows` and `totals`."""
         if not notes:
             return
-        samples = self._places.locate([note.made for note in notes])
+        samples = self._places.locate([note.origin for note in notes])
         counts = np.bincount(samples.item, minlength=len(notes))
         size = len(rows)
         weights = _amounts_of_samples(

@@ -424,7 +424,7 @@ def spend(
     Returns:
         Whether each row was scaled to a cost.
     """
-    is_known = np.zeros(len(spent), dtype=np.bool_)
+    is_scaled = np.zeros(len(spent), dtype=np.bool_)
     for node in level.walk()[::-1]:  # parts before what they are parts of
         if counts(node.mix) and node.path in ended:
             costs_of_parts = spent_by(node, ended[node.path]) - spent_by(
@@ -432,11 +432,11 @@ def spend(
             )
             for part, cost in zip(node.parts, costs_of_parts.tolist(), strict=True):
                 rows = np.array(part.rows)
-                rest = rows if costs else rows[~is_known[rows]]
+                rest = rows if costs else rows[~is_scaled[rows]]
                 total = spent[rest].sum()
                 spent[rest] *= (cost - (spent[rows].sum() - total)) / max(total, 1e-300)
-                is_known[rest] = True
-    return is_known
+                is_scaled[rest] = True
+    return is_scaled
 
 
 def samples_per_item(level: MixLevel) -> FloatArray:
@@ -513,15 +513,15 @@ class Places:
         self._dataset = dataset
         self.rows = len(levels.rows)
 
-    def locate(self, made: Sequence[ItemOrigin]) -> LocatedSamples:
+    def locate(self, origins: Sequence[ItemOrigin]) -> LocatedSamples:
         """Return the samples of some items."""
         if self._dataset.indexed:
-            return self._parts[0].locate(np.array(made, dtype=np.int64))
-        numbers = cast("Sequence[array[int]]", made)
+            return self._parts[0].locate(np.array(origins, dtype=np.int64))
+        numbers = cast("Sequence[array[int]]", origins)
         counts = np.array(
             [len(samples) // _NUMBERS for samples in numbers], dtype=np.int64
         )
-        item = np.repeat(np.arange(len(made)), counts)
+        item = np.repeat(np.arange(len(origins)), counts)
         joined = np.frombuffer(b"".join(numbers), dtype=np.int64).reshape(-1, _NUMBERS)
         part, position, epoch, attempt = joined.T
         some = []

@@ -272,14 +272,14 @@ class ReportBuilder:
         self.rows, self.edited = self.counted.copy(), _continued(book.dataset)
         self.run = self.planned = book.planned(position.items)
         since = book.since or 0
-        plan_before = book.planned(since) if since else None
+        earlier = book.planned(since) if since else None
         covers_run = all_ranks and (not self.edited or title is not None)
-        self.whole = covers_run and plan_before is not None
+        self.whole = covers_run and earlier is not None
         self.start = 0 if self.whole else since
         self.starts = levels.spans(book.levels, self.start)
         self.stops = levels.spans(book.levels, position.items)
-        if plan_before is not None:
-            self._account_for(plan_before, since)
+        if earlier is not None:
+            self._account_for(earlier, since)
         self.totals = self.rows.sum(axis=0)
         self.differing: list[_Parts] = []
 
@@ -290,18 +290,18 @@ class ReportBuilder:
         of = self.book.levels
         spent = samples.copy()
         reached = levels.spans(of, since)
-        is_known = levels.spend(
+        is_scaled = levels.spend(
             of, spent, self.starts, reached, self.book.counts, costs=False
         )
-        self.rows[is_known, COST] += spent[is_known]
+        self.rows[is_scaled, COST] += spent[is_scaled]
 
-    def _account_for(self, plan_before: FloatArray, since: int) -> None:
+    def _account_for(self, earlier: FloatArray, since: int) -> None:
         """Add the plan up to item `since`, or subtract it from the planned items."""
         if self.whole:
-            self.rows += plan_before
-            self._add_before(plan_before[:, SAMPLES], since)
+            self.rows += earlier
+            self._add_before(earlier[:, SAMPLES], since)
         elif self.run is not None:
-            self.planned = self.run - plan_before
+            self.planned = self.run - earlier
 
     def report(self, left_out: dict[str, int] | None = None) -> Report:
         """Return the report, with the totals of each rank."""
@@ -443,7 +443,7 @@ class ReportBuilder:
         sums = np.array([self._sum(part) for part in level.parts])
         if getattr(level.mix, "unit", None) is not None:
             return self._parts_by_cost(level, above, requested, sums)
-        units, single, is_known = self._units(level, above, self.rows)
+        units, single, is_exact = self._units(level, above, self.rows)
         of_order = (
             None if self.planned is None else self._units(level, above, self.planned)[0]
         )
@@ -452,7 +452,7 @@ class ReportBuilder:
             units = of_order  # which all ranks have together
         unit = "samples" if single else "batches"
         lost = round(sums[:, [SKIPPED, FAILED]].sum())
-        comparable = is_known and requested is not None
+        comparable = is_exact and requested is not None
         planned = levels.shares_of(of_order)
         shares = _PartShares(unit, requested, planned, delivered)
         parts = _Parts(level, above, shares, units, lost, comparable)
@@ -471,15 +471,15 @@ class ReportBuilder:
         level_rows = rows[level.rows.start : level.rows.stop]
         values = level_rows[:, ITEMS]
         sizes = levels.samples_per_item(level)
-        is_known = not any(
+        is_exact = not any(
             node.traits.gathers for node in above[:-1]
         )  # an item of the mix is one of the whole
         single = bool((sizes == 1).all()) and not (
-            is_known and (values != level_rows[:, 0]).any()
+            is_exact and (values != level_rows[:, 0]).any()
         )
-        if not is_known:
-            is_known = not np.isnan(sizes).any()
-            values = level_rows[:, SAMPLES] / (sizes if is_known else 1.0)
+        if not is_exact:
+            is_exact = not np.isnan(sizes).any()
+            values = level_rows[:, SAMPLES] / (sizes if is_exact else 1.0)
         parts = (
             slice(rows_of_part.rows.start - first, rows_of_part.rows.stop - first)
             for rows_of_part in level.parts
@@ -487,7 +487,7 @@ class ReportBuilder:
         return (
             np.array([values[rows_of_part].sum() for rows_of_part in parts]),
             single,
-            is_known,
+            is_exact,
         )
 
 

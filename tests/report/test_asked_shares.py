@@ -88,10 +88,10 @@ def test_stages_ask_one_after_the_other(first, then, border, batch, cuts):
         ("a", 0, border), ("b", border, 120),
     ]  # fmt: skip
     assert border in run.points
-    assert np.allclose(run.asked.sum(axis=1), 1, atol=1e-6)
+    assert np.allclose(run.requested.sum(axis=1), 1, atol=1e-6)
     off = 2 * _SLOTS * (depth(first) + depth(then) + 1)
     for each in run.sources:
-        assert each.asked * run.samples == pytest.approx(each.drawn, abs=2 * off)
+        assert each.requested * run.samples == pytest.approx(each.drawn, abs=2 * off)
 
 
 def test_what_weights_do_not_say_is_not_asked_for():
@@ -102,7 +102,7 @@ def test_what_weights_do_not_say_is_not_asked_for():
     assert np.isnan(asked[:2]).all()
     assert asked[2] == 0.75
     run = simulate(inner, 400)
-    assert [each.asked for each in run.sources] == [None, None, 0.75]
+    assert [each.requested for each in run.sources] == [None, None, 0.75]
 
 
 def test_whole_batches_of_two_sizes_are_shares_of_their_samples():
@@ -111,7 +111,9 @@ def test_whole_batches_of_two_sizes_are_shares_of_their_samples():
     run = simulate(BlendDataset((small, 1), (large, 1)), 1000)
     assert run.unit == "whole batches"
     assert [each.share for each in run.sources] == pytest.approx([0.25, 0.75], abs=0.01)
-    assert [each.asked for each in run.sources] == pytest.approx([0.25, 0.75], abs=0.01)
+    assert [each.requested for each in run.sources] == pytest.approx(
+        [0.25, 0.75], abs=0.01
+    )
 
 
 def long_and_short(seed, scale, count=300):
@@ -146,8 +148,8 @@ def test_shares_of_tokens_are_those_of_tokens(shares, steps):
         run.sources, spent / spent.sum(), shares, strict=True
     ):
         assert each.share == pytest.approx(share)
-        assert each.asked == pytest.approx(weight / sum(shares), abs=1e-6)
-        assert abs(each.share - each.asked) * spent.sum() < 300
+        assert each.requested == pytest.approx(weight / sum(shares), abs=1e-6)
+        assert abs(each.share - each.requested) * spent.sum() < 300
 
 
 def test_stages_that_count_different_things_have_shares_of_samples():
@@ -161,10 +163,10 @@ def test_stages_that_count_different_things_have_shares_of_samples():
     run = simulate(StagedDataset(StagePlan(stages)), 90, intervals=9)
     assert run.unit == "tokens and samples"
     assert run.spent is None
-    assert np.isnan(run.asked[:5]).all()
-    assert (run.asked[-4:] == 0.5).all()
-    assert [each.asked for each in run.sources] == [None, None]
+    assert np.isnan(run.requested[:5]).all()
+    assert (run.requested[-4:] == 0.5).all()
+    assert [each.requested for each in run.sources] == [None, None]
     both = simulate(StagedDataset(StagePlan([stages[0]])), 50)
     assert both.unit == "tokens"
-    assert [each.asked for each in both.sources] == [0.5, 0.5]
+    assert [each.requested for each in both.sources] == [0.5, 0.5]
     assert [each.share for each in both.sources] == pytest.approx([0.5, 0.5], abs=0.05)

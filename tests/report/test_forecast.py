@@ -112,9 +112,9 @@ def test_every_indexed_dataset_is_simulated_and_planned(name):
     dataset = INDEXED[name]
     run = check_against_counting(dataset, 40)
     assert run.unit
-    known = run.asked[~np.isnan(run.asked).any(axis=1)]
+    known = run.requested[~np.isnan(run.requested).any(axis=1)]
     assert np.allclose(known.sum(axis=1), 1, atol=1e-6)
-    assert not (np.nan_to_num(run.asked) < -1e-9).any()
+    assert not (np.nan_to_num(run.requested) < -1e-9).any()
     refs = dataset.refs(np.arange(40))
     labels = source_names(dataset)
     got = [
@@ -229,7 +229,7 @@ def test_a_stream_is_estimated_by_what_some_batches_took():
     run = simulate(BatchDataset(packs, 5, list), 1000, intervals=10, read=3)
     assert run.read == 10
     assert run.samples == pytest.approx(150_000, rel=0.01)
-    assert [each.asked for each in run.sources] == [0.75, 0.25]
+    assert [each.requested for each in run.sources] == [0.75, 0.25]
     assert run.sources[1].repeats_at == pytest.approx(600 * 4 / 150, abs=2)
     assert run.shares().shape == (10, 2)
     whole = BlendDataset((RepeatDataset(FilterDataset(web, is_even)), 1), (code, 1))
@@ -270,7 +270,7 @@ def test_an_interval_begins_where_weights_change():
     blend = BlendDataset(*zip(map(ListSource, ("ab", "c")), weights, strict=True))
     run = simulate(BatchDataset(blend, 12, list), 400, intervals=75)
     assert 150 in run.points.tolist()
-    assert np.unique(run.asked.round(3), axis=0).tolist() == [
+    assert np.unique(run.requested.round(3), axis=0).tolist() == [
         [0.333, 0.667],
         [0.75, 0.25],
     ]

@@ -170,7 +170,7 @@ def test_a_state_and_a_step_are_enough(home, tmp_path):
             ["--step", 0, "--mix", moved / "mix.yaml"],
             1,
             "does not fit",
-            "which has changed",
+            "the mix has changed",
         ),
         (["--step", 0, "--rank", 1], 2, "there is no rank 1"),
         (["--step", 0, "--losses", "none.jsonl"], 2, "there is no file none.jsonl"),
