@@ -107,7 +107,7 @@ def counter_field(state: State | None, name: str) -> int:
     value = state_field(state, name, int)
     if not 0 <= value < MOST_COUNTED:
         raise StateError(
-            f"the saved state has {name} {short(value)}; it lies in 0 .. 2**45 - 1"
+            f"the saved state has {name} {short(value)}: expected 0 to 2**45 - 1"
         )
     return value
 
@@ -141,8 +141,7 @@ def numbers_field(
         isinstance(n, kinds) and math.isfinite(n) and n >= least for n in numbers
     ):
         raise StateError(
-            f"the saved state's {name!r} are not numbers that it may have: "
-            f"{short(numbers)}"
+            f"the saved state has invalid numbers in {name!r}: {short(numbers)}"
         )
     return list(numbers)
 
@@ -456,9 +455,8 @@ class ContentStream(LaneStream[T]):
                 return cast("T", result)
             self._reading.leave_out(result, self._node, self.origin)
         raise SubstitutionError(
-            f"{label_of(self._node)}: {functions_of(self._node)} left out what was "
-            "made of "
-            f"{in_vain} {self._counted} in a row. Check its condition"
+            f"{label_of(self._node)}: {functions_of(self._node)} left out {in_vain} "
+            f"{self._counted} in a row. Check its condition"
         )
 
     _counted = "samples"
@@ -690,9 +688,7 @@ class LaneShare:
         self._size = None if size == INFINITE else size
         self._pass, self._round = opening.counter("pass"), opening.counter("round")
         if (self._pass * (self._size or 0) + self._round * lane.count) >= LAST_START:
-            raise StateError(
-                f"the saved state is in pass {self._pass}: no stream is read so far"
-            )
+            raise StateError(f"the saved position (pass {self._pass}) is out of range")
         self._coming: deque[tuple[int, int]] = deque()
 
     def next(self, announce: Callable[[Int64Array], None]) -> int:

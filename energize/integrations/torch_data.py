@@ -356,8 +356,8 @@ class TorchDataset(IterableDataset[T], Generic[T]):
         loop = tree.steps_per_loop(dataset)
         if loop is None and dataset.sized and dataset.size == INFINITE:
             raise LoaderError(
-                "the dataset never ends, so nobody but you knows where a second loop "
-                "over it starts: say how many steps a loop has (EpochizeDataset, "
+                "the dataset never ends, so the start of a second loop is unknown. Set "
+                "the number of steps in a loop (EpochizeDataset, "
                 "virtual_epoch_length), or load state_dict(steps) before it"
             )
         if not dataset.indexed:
@@ -381,13 +381,13 @@ class TorchDataset(IterableDataset[T], Generic[T]):
             return self._share.state()
         if steps is None and self.place.in_workers:
             raise StateError(
-                "how many steps DataLoader's workers have delivered is only known "
-                "where they are counted: state_dict(steps)"
+                "the number of steps that DataLoader's workers have delivered is "
+                "unknown here. Count them and call state_dict(steps)"
             )
         if not self.dataset.indexed:
             raise StateError(
-                "where a stream stands is only known to those who read it; use "
-                "torchdata's StatefulDataLoader, or energize.get_loader"
+                "the position of a stream is known in the workers that read it only. "
+                "Use torchdata's StatefulDataLoader, or energize.get_loader"
             )
         steps = checked_whole(steps or 0, "state_dict: steps")
         place = position, step = self.place.start

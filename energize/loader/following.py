@@ -272,9 +272,7 @@ def _check_sums(sums: Mapping[str, Any]) -> None:
     """Raise `StateError` unless all sums of losses are finite numbers."""
     for total in sums.values():
         if type(total) not in (int, float) or not abs(total) <= _LARGEST:
-            raise StateError(
-                f"the state has sums of losses that are none: {str(sums)[:80]}"
-            )
+            raise StateError(f"the state has invalid sums of losses: {str(sums)[:80]}")
 
 
 def _as_list(losses: Any) -> list[Any]:

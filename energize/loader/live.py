@@ -191,7 +191,7 @@ class LiveRun:
             for name, weight in weights.items()
         )
         location = (
-            "the slot is found then"
+            "the slot is unknown until then"
             if slot is None
             else f"slot {slot} of {named.label}"
         )

@@ -145,7 +145,7 @@ class Member:
         file = self.stacks
         if file is None:
             return (
-                "  it has not started yet: what it is made of is being imported or "
+                "  it has not started yet: modules are being imported, or the dataset "
                 "unpickled"
             )
         start = size = os.fstat(file).st_size
@@ -366,7 +366,7 @@ class WorkerPool:
         elif lanes is not None and reply.run < self.run:
             lanes.note_failures(reply)  # the worker reports no sample twice
         elif reply.run > self.run:
-            raise GarbledError(f"an answer of run {reply.run}, which nobody asked")
+            raise GarbledError(f"a reply of run {reply.run}, which was not requested")
         return True
 
     def _rebuilt(self, member: Member, message: Message) -> Reply:

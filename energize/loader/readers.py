@@ -283,7 +283,9 @@ class WorkerRequests:
         lane = self.lanes.get(-1 if reply.lane is None else reply.lane)
         count = len(reply.items)
         if lane is None or count > lane.owed:
-            raise GarbledError(f"an answer for lane {reply.lane}, which nobody asked")
+            raise GarbledError(
+                f"a reply for lane {reply.lane}, which was not requested"
+            )
         states = reply.states
         lane.queue.extend(
             zip(reply.items, states or repeat(None), reply.origins, strict=False)

@@ -187,9 +187,8 @@ def _saved_places(cursor: State) -> dict[str, int]:
     saved_counts = cursor.get("places")
     if not isinstance(saved_counts, dict):
         raise StateError(
-            "the saved state does not say where each of its sources stands: it is that "
-            f"of a mix of more than {MOST_PARTS} sources, or of one whose epochs end. "
-            "Resume the mix as it was"
+            "the saved state has no positions of sources: its mix has more than "
+            f"{MOST_PARTS} sources, or its epochs end. Resume the unedited mix"
         )
     for name in saved_counts:
         counter_field(saved_counts, name)
@@ -268,8 +267,8 @@ def _moves(
         if moves is not None:
             return moves, left_out
     raise StateError(
-        f"after {items} items no place in this mix is found at which all sources could "
-        "go on: what they cost is in the way. Remap a state of another step"
+        f"after {items} items this mix has no position at which all sources could "
+        "resume, because of their costs. Remap a state of another step"
     )
 
 

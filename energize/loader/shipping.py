@@ -181,7 +181,7 @@ class Channel:
                 return
             mark, length = _MESSAGE.unpack(self._head)
             if mark != _MARK:
-                raise GarbledError(f"what is no message, {self._head[:20]!r}")
+                raise GarbledError(f"data that is not a message, {self._head[:20]!r}")
             self._body = memoryview(bytearray(length))
             self._filled = 0
         elif self._filled < len(self._body):

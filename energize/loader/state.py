@@ -325,9 +325,9 @@ def check_place(dataset: Dataset[Any], cursor: State) -> None:
 
 
 def _no_place(detail: str) -> StateError:
-    text = f"the saved state stands where the mix has no place: it says {detail}"
     return StateError(
-        f"{text}; load it as it was saved: no state can be edited by hand"
+        f"the saved position does not exist in this dataset: {detail}. Load the state "
+        "as it was saved; states cannot be edited by hand"
     )
 
 
@@ -496,10 +496,7 @@ def _warn_of_details(saved: State, current: State) -> None:
     lines += _functions_without("gone", old, current["functions"])
     lines += _functions_without("new", current["functions"], old)
     if lines:
-        text = (
-            "the saved state fits, though not all is as it was; no sample depends on "
-            "it:\n%s"
-        )
+        text = "the saved state fits; details differ that no sample depends on:\n%s"
         _warn(text, "\n".join(f"  {line}" for line in lines))
 
 

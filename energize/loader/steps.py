@@ -524,9 +524,9 @@ def host_lanes(
     missing = position.lacks(hosted.lanes)
     if missing:
         raise StateError(
-            f"this loader does not know where lanes {missing} of its stream stand: it "
-            "is a copy of one that shared them with other ranks. Give it their "
-            "state_dict(), which knows all lanes"
+            f"the states of lanes {missing} are unknown: this loader is a copy of one "
+            "that shared them with other ranks. Load their state_dict(), which has all "
+            "lanes"
         )
     if hosted.shared < ranks.world_size and not (reads_all or ranks.rank):
         _warn_of_shared_lanes(hosted, run.workers, warned)
@@ -539,9 +539,9 @@ def _warn_of_shared_lanes(hosted: HostedLanes, workers: int, warned: set[str]) -
     warned.add("lanes")
     world_size = hosted.ranks.world_size
     text = (
-        "each of the %d lanes of a stream is read by %d of the %d ranks, which leave "
-        "out what is others': right, and slower. In a new run get_loader(lanes=%d), "
-        "which is another order, has each read once"
+        "each of the %d lanes of the stream is read by %d of the %d ranks, which "
+        "discard the items of other ranks. The data are correct, but reading is "
+        "slower. In a new run use get_loader(lanes=%d)"
     )
     _log.warning(
         text,

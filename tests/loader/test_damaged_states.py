@@ -225,7 +225,8 @@ def test_a_place_that_the_mix_does_not_come_to(streamed):
         }
         edited = resealed(state, cursor=packed(said))
         with pytest.raises(
-            StateError, match=f"where the mix has no place: it says.*{told}"
+            StateError,
+            match=f"the saved position does not exist in this dataset.*{told}",
         ):
             loader_of(mix).load_state_dict(edited)
 

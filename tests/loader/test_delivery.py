@@ -179,7 +179,7 @@ def test_a_stream_is_the_same_on_any_ranks(lanes, standalone, caplog):
     assert len(told) == (2 + (lanes is not None)) * standalone
     assert (
         not standalone
-        or f"each of the {lanes or 4} lanes of a stream is read by" in told[0]
+        or f"each of the {lanes or 4} lanes of the stream is read by" in told[0]
     )
 
 

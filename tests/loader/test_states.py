@@ -65,8 +65,8 @@ def test_resume_of_a_stream_that_workers_read(name):
         ({"cursor": '{"position": -1}'}, "position -1"),
         ({"cursor": '{"position": 1e3}'}, "'position'"),
         ({"cursor": f'{{"position": {10**30}}}'}, f"position {10**30}"),
-        ({"cursor": f'{{"position": {10**300}}}'}, "it lies in 0"),
-        ({"cursor": f'{{"position": {2**45}}}'}, "lies in"),
+        ({"cursor": f'{{"position": {10**300}}}'}, "expected 0 to 2"),
+        ({"cursor": f'{{"position": {2**45}}}'}, "expected 0 to 2"),
     ],
 )
 def test_a_damaged_state_is_refused_and_the_loader_stays_where_it_is(change, message):
@@ -132,7 +132,7 @@ class TestFolders:
         assert not caplog.text
         moved = shutil.move(places / "there", places / "moved")
         assert self.goes_on(here, self.built(moved))
-        assert "no sample depends on it" in caplog.text
+        assert "no sample depends on" in caplog.text
         assert "folders are mounted elsewhere" in caplog.text
         assert "functions" not in caplog.text
 

@@ -173,7 +173,7 @@ def cannot_be_rebuilt(number: int):
         (
             writes_everywhere,
             LoaderError,
-            r"sent what is no message, b'.*what belongs.*at \d",
+            r"sent data that is not a message, b'.*what belongs.*at \d",
         ),
         (
             closes_everything,
