@@ -88,8 +88,6 @@ def main(folder: Path) -> None:
         energize(
             "simulate", "stages.yaml", "--batch-size", 10, into=folder / "stages.png"
         )
-        options = ("--steps", 100_000, "--batch-size", 12)
-        energize("simulate", "many.yaml", *options, into=folder / "many.png")
         energize(
             "report", "small/state.json", "small/mix.yaml", into=folder / "changed.png"
         )
