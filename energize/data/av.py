@@ -79,14 +79,13 @@ class AVData:
     audio_timestamps: list[tuple[float, float]] | None
 
 
-# Opening a file.
+# Opening files.
 
-# FFmpeg recognises formats by content, whatever a part is called. Playlists and the
-# like are among them, which make it open other files and addresses. Only these are ever
-# tried.
+# FFmpeg detects formats by content, whatever the name. Playlists and similar formats
+# make it open other files and addresses, so only these formats are allowed.
 _FORMATS = (
-    "3g2,3gp,aac,ac3,aiff,amr,asf,au,avi,caf,flac,flv,gif,m4a,m4v,matroska,mj2,mov,mp3,mp4,mpeg,"
-    "mpegts,mpegvideo,ogg,w64,wav,webm"
+    "3g2,3gp,aac,ac3,aiff,amr,asf,au,avi,caf,flac,flv,gif,m4a,m4v,matroska,mj2,mov,"
+    "mp3,mp4,mpeg,mpegts,mpegvideo,ogg,w64,wav,webm"
 )
 _OPTIONS = {"format_whitelist": _FORMATS, "protocol_whitelist": "data"}
 
@@ -102,8 +101,8 @@ def _open_container(stream: BinaryIO) -> InputContainer:
     decoding is parallel over workers.
     """
     stream.seek(0)
-    # Not as `options`, which are those of streams too: PyAV 17 writes beyond its memory
-    # where streams are found after the header, as in FLV.
+    # Not `options`, which also apply to streams: PyAV 17 corrupts memory if streams are
+    # detected after the header, as in FLV.
     container: InputContainer = _pyav().open(stream, "r", container_options=_OPTIONS)
     for media_stream in (*container.streams.video, *container.streams.audio):
         if media_stream.codec_context is not None:
@@ -153,10 +152,9 @@ def _required(value: T | None, name: str, lacking: str) -> T:
     return value
 
 
-# The frames of a video, and reading some of them.
+# Frames of a video.
 
-# Of these codecs each packet is one frame that is shown. Of others, VP8 for one, some
-# are not.
+# In these codecs every packet is one shown frame; in others, such as VP8, not always.
 _FRAME_PER_PACKET = frozenset(
     {
         "av1",
@@ -346,7 +344,7 @@ def _read_frames(
                     f"{height}; give video_out_frame_size=(width, height) to have all "
                     "frames of one size"
                 )
-            # By numpy: torch would wake its threads for each of these small copies.
+            # torch would wake its threads for each of these small copies.
             np.copyto(clips[clip][row], pixels)
     return [torch.from_numpy(clip) for clip in clips]
 
@@ -388,19 +386,19 @@ def _frames(
             if frame is None or at != number:
                 raise _UntrustedIndexError(f"{named} is missing")
             if frame.is_corrupt:
-                # After seeking, the keyframe may not have been one: from the start, it
-                # is damage.
+                # After seeking, the index may have named a false keyframe; without
+                # seeking, the file is damaged.
                 error = _UntrustedIndexError if sought else DecodeError
                 raise error(f"{named} is damaged")
             yield number, frame
 
 
-# Reading sounds by the numbers of their samples.
+# Sound by sample numbers.
 
-# Only these containers say exactly which sample a packet begins with; in others all is
-# decoded from the start, and counted.
+# Containers with exact sample numbers of packets. Others are decoded from the start,
+# and samples are counted.
 _EXACT = frozenset({"aiff", "caf", "flac", "mov", "w64", "wav"})
-# Seconds decoded before a clip: the sound of some codecs depends on what precedes it.
+# Seconds decoded before a clip: in some codecs, samples depend on earlier ones.
 _PREROLL = 1
 _WORTH_SEEKING = 10
 # Seconds by which time stamps may differ from the counted time before they are used.
@@ -495,7 +493,7 @@ def _joined(parts: list[Samples], name: str) -> Samples:
     return np.ascontiguousarray(np.concatenate(parts, axis=1))
 
 
-# Decoders, which decode when, and as far as, somebody asks.
+# Decoders, which decode on request.
 
 
 class AVDecoder(MediaDecoder):
@@ -1085,6 +1083,6 @@ class AVWebdatasetDecoder:
         if self.av_decode == "torch":
             return decoder.get_frames(video_decode_audio=self.video_decode_audio)
         if self.av_decode == "pyav":
-            decoder.has_audio_stream()  # damage is told of here
+            decoder.has_audio_stream()  # raises for damaged files
             return _open_container(decoder.stream)
         return decoder

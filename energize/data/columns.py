@@ -37,11 +37,11 @@ from energize.errors import ColumnError, DatasetError
 COLUMNS_FOLDER = f"{META_FOLDER}/columns"
 COLUMNS_NAME = "columns.json"
 
-# Different words of a column; one with more, such as texts, is no property of samples.
+# Most distinct words of a column; columns with more, such as texts, are refused.
 MOST_WORDS = 65_536
 _SHOWN = 3
 
-# What numpy raises for damaged `.npy` files, whose headers are Python literals.
+# Errors of numpy for damaged `.npy` files; headers are Python literals.
 _BAD_ARRAY = (
     ValueError,
     EOFError,
@@ -232,7 +232,7 @@ def load_values(file: str, words: Sequence[str] | None = None) -> npt.NDArray[An
     """
     stream = BytesIO(read_file(file))
     try:
-        # Not `np.load`, which takes archives too.
+        # Not `np.load`, which also opens archives.
         values: npt.NDArray[Any] = read_array(stream, allow_pickle=False)
     except _BAD_ARRAY as reason:
         raise ValueError(
@@ -290,5 +290,7 @@ def column_of(
             "dataset again"
         )
     if all(previous[1] == following[0] for previous, following in pairwise(stretches)):
-        return whole.part(slice(stretches[0][0], stretches[-1][1]))  # nothing is copied
+        return whole.part(
+            slice(stretches[0][0], stretches[-1][1])
+        )  # a view, without a copy
     return whole.part(np.concatenate([np.arange(*stretch) for stretch in stretches]))

@@ -32,7 +32,7 @@ from energize.errors import legible
 
 _log = logging.getLogger("energize")
 
-# Seconds without a word from the sidecar, which says every 5 s that it is well.
+# Seconds without a message from the sidecar, which sends one every 5 s.
 _SILENCE = 60
 _STARTS = 3
 _OF_STORES = re.compile(
@@ -78,9 +78,7 @@ def listing(url: str, recursive: bool = False) -> list[tuple[str, int | None]]:
     entries = _request("call", url, "listing", recursive, most)
     if len(entries) > most:
         raise OSError(errno.EFBIG, limits.over("OBJECTS"), shown(url))
-    return sorted(
-        dict(entries).items()
-    )  # a name may be that of an object and of a folder
+    return sorted(dict(entries).items())  # an object and a folder may share a name
 
 
 def is_folder(url: str) -> bool:
@@ -114,7 +112,7 @@ def ranges(
     if None not in got:
         return got
     spans = _spans(starts, stops)
-    # What has left the cache before it was read is brought again, past the cache.
+    # Ranges evicted before they were read are fetched again, bypassing the cache.
     for how in ("", "carried"):
         missing = [row for row, data in enumerate(got) if data is None]
         if missing:
@@ -167,7 +165,7 @@ def delete(url: str) -> None:
 
 
 def _spans(starts: Sequence[int], stops: Sequence[int]) -> list[tuple[int, int]]:
-    # Numbers of numpy would have it imported by the sidecar.
+    # Pickled numpy numbers would make the sidecar import numpy.
     return list(zip(map(int, starts), map(int, stops), strict=True))
 
 
@@ -198,23 +196,21 @@ class _Sidecar:
         path = os.pathsep.join(
             [str(Path(__file__).parents[2]), *filter(None, sys.path)]
         )
-        # This process may have gone into another folder since it named that of the
-        # cache.
+        # The working directory may have changed since the cache was opened.
         named = {FOLDER: _cache().folder} if os.environ.get(FOLDER) else {}
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "energize.data.sidecar"],
                 stdin=theirs.fileno(),
                 stdout=subprocess.DEVNULL,
-                # obstore has as many threads as there are cores, in each of these
-                # processes.
+                # By default, obstore starts a thread per core in each process.
                 env={
                     "TOKIO_WORKER_THREADS": "4",
                     **os.environ,
                     **named,
                     "PYTHONPATH": path,
                 },
-                start_new_session=True,  # Ctrl-C is for the trainer
+                start_new_session=True,  # only the trainer gets Ctrl-C
             )
         self._connection = Connection(ours.detach())
         self._sending, self._news = threading.Lock(), threading.Condition()
@@ -266,7 +262,7 @@ class _Sidecar:
                 _log.warning("%s", legible(answer[0]))
         except (EOFError, OSError):
             pass
-        finally:  # Ctrl-C may come when half a message is read
+        finally:  # Ctrl-C may interrupt half a message
             self._news.acquire()
             self._ended = self.end() if ended else ""
             self._reading = False
@@ -312,7 +308,7 @@ def _sidecar() -> _Sidecar:
             _current.kill()  # waiting threads then ask the next one
             _current = None
         if _current is None:
-            _cache()  # what is set wrongly is told by this process
+            _cache()  # raises for wrong settings in this process
             _current = _Sidecar()
         return _current
 
@@ -349,13 +345,13 @@ def _request(*question: Any) -> Any:
 
 def _after_fork() -> None:
     global _current  # noqa: PLW0603
-    if _current is not None:  # the one of the parent
+    if _current is not None:  # inherited from the parent
         _current.detach()
     _current = None
     _starting.release()
 
 
-# While one is started, nobody forks with its ends in hand.
+# Prevent forks while a process is started, so that children inherit no connection.
 os.register_at_fork(
     before=_starting.acquire,
     after_in_parent=_starting.release,

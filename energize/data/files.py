@@ -146,7 +146,7 @@ class Documents:
 
 LISTED = "/*"
 """Suffix of pseudo-documents: the names of all files of a folder."""
-# Those whose block a thread is in.
+# The documents in use by the current context.
 documents_in_use: ContextVar[Documents | None] = ContextVar("documents", default=None)
 
 
@@ -180,7 +180,7 @@ def read_file(path: AnyPath, most: str | None = None) -> bytes:
         raise
     if (
         data.isascii() or len(data) <= RUN_BYTES
-    ):  # else one letter makes all of them four bytes wide
+    ):  # one such character would take 4 bytes per character
         with suppress(UnicodeDecodeError):
             texts[key] = data.decode()
     return data
@@ -200,9 +200,7 @@ def _whole(path: str, most: str | None) -> bytes:
         data = os.pread(file.number, size, 0)
         if len(data) == size and os.fstat(file.number).st_mtime_ns == file.signature[1]:
             return data
-    return LocalFiles().read(
-        path, 0, size
-    )  # which tries again, and tells what is wrong
+    return LocalFiles().read(path, 0, size)  # retries, and raises with the reason
 
 
 def manifest_path(mix: Path) -> Path:

@@ -37,8 +37,7 @@ from energize.errors import (
     ShardError,
 )
 
-# What may happen to a sample without a partner: an error, it is left out, or None
-# stands for it.
+# Handling of samples without a partner: an error, skip it, or insert None.
 NONMATCH = ("error", "skip", "none")
 
 Raw = tuple[dict[str, Any] | None, ...]
@@ -89,7 +88,7 @@ def partners(
         partner_numbers = np.full(first.count, -1, dtype=np.int64)
         example = None
         for number, shard in enumerate(first.shards):
-            # More rows than samples are of one key.
+            # More rows than samples means a repeated key.
             most = first.counts[number] + 1
             rows = database.execute(_PARTNERS, (ids[shard],)).fetchmany(most)
             numbers = _column([row[0] for row in rows])

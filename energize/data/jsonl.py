@@ -251,7 +251,7 @@ class JsonlSource(ShardedSource[dict[str, Any]], FieldSource[dict[str, Any]]):
                 raise _disagreement(
                     path, f"sample {number} has the offsets {start} to {stop}"
                 )
-        # The byte before tells whether a line starts here at all.
+        # The previous byte shows whether a line starts here.
         return [
             (
                 path,

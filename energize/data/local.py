@@ -31,21 +31,19 @@ from energize.errors import (
 
 K = TypeVar("K")
 T = TypeVar("T")
-# A file, and where ranges of it start and stop; the whole file without any.
+# A file, and starts and stops of ranges; empty for the whole file.
 Ranges = tuple[str, Sequence[int], Sequence[int]]
-# Bytes that are cheaper to read in vain than to leave out with another call.
+# Gap up to which reading on is cheaper than another call, in bytes.
 _GAP = 32 * 1024
 # Neighbouring ranges are read together up to this many bytes.
 RUN_BYTES = 8 * 1024 * 1024
-# What is fetched of object storage at once, see `merged`. A request costs a quarter of
-# a millisecond of a core and a round trip of some 30 ms, in which a connection brings
-# so much.
+# Size of a request of object storage, see `merged`. A request costs 0.25 ms of CPU
+# and a round trip of some 30 ms, in which a connection transfers about this much.
 FAR_BLOCK = 1024 * 1024
-# Requests of a process that are in flight at most: 64 MiB of memory, and over a round
-# trip of 30 ms twice as much in a second as a fast network brings.
+# Concurrent requests of a process: 64 MiB of memory, and at a round trip of 30 ms twice
+# the rate of a fast network.
 IN_FLIGHT = 64
-# An index in object storage of up to so many bytes is read whole, and so many bytes are
-# kept.
+# Largest remote index that is read whole, and size of the cache of indexes, in bytes.
 WHOLE = 64 * 1024 * 1024
 _MOST_OPEN = 128
 _KINDS = {
@@ -63,7 +61,7 @@ class OpenFile:
     def __init__(self, path: str, flags: int = 0) -> None:
         self.number = -1
         self.content: bytes | None = None
-        # Opening a named pipe would wait for who writes into it.
+        # Opening a named pipe would block until it has a writer.
         flags |= os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
         try:
             self.number = os.open(path, flags)
@@ -78,14 +76,14 @@ class OpenFile:
         self.signature = status.st_size, status.st_mtime_ns, status.st_ino
 
     def __del__(self, close: Callable[[int], None] = os.close) -> None:
-        if self.number >= 0:  # modules may be gone when Python ends
+        if self.number >= 0:  # modules may be unloaded at exit
             close(self.number)
 
 
 class Files(ABC):
     """Interface for reading files by path."""
 
-    # Whether each call of a function takes a while, and several at once no longer.
+    # Whether calls have high latency and run well in parallel.
     remote = False
 
     @abstractmethod
@@ -244,14 +242,14 @@ class LocalFiles(Files):
 
         An equal rewrite is accepted if all bytes were read before.
         """
-        with suppress(OSError, KeyError):  # a second look, at what is there now, tells
+        with suppress(OSError, KeyError):  # `_file` below decides
             status = os.fstat(self._open[path].number)
             if (status.st_size, status.st_mtime_ns, status.st_ino) == self._seen[path]:
                 return
         again(lambda: (self._open.pop(path, None), self._file(path)), path)
 
     def local(self, path: str) -> str:
-        self._file(path)  # who reads it would wait for a named pipe
+        self._file(path)  # raises for a named pipe, which would block
         return path
 
     def _file(self, path: str) -> OpenFile:
@@ -272,11 +270,10 @@ class LocalFiles(Files):
         ):
             raise changed(path)
         self._seen[path] = signature
-        # The system gives the lowest free number: it says how many are in use, here and
-        # elsewhere.
+        # Descriptors are the lowest free numbers, so they show how many are in use.
         allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         most_open = 1 if file.number >= allowed // 2 > 0 else self._most_open
-        # First, so that threads that open others see it, and keep the bound.
+        # Insert before evicting, so that concurrent threads keep the bound.
         self._open[path] = file
         for old in list(self._open)[:-most_open]:
             self._open.pop(old, None)

@@ -356,7 +356,7 @@ class LooseSource(ShardedSource[dict[str, Any]], FieldSource[dict[str, Any]]):
         try:
             return new | self._build_parts(row)
         except DataError as reason:
-            # A file that is missing may be there the next time.
+            # A missing file may exist at the next attempt.
             lasting = not isinstance(reason.__cause__, OSError)
             return Failed(
                 reason, self.location_in_shard(shard, number), lasting=lasting
@@ -371,7 +371,7 @@ class LooseSource(ShardedSource[dict[str, Any]], FieldSource[dict[str, Any]]):
             held = self._without_bytes(value, name, part_name(name), parts)
             values = value if isinstance(value, list) else [value]
             if name in self.media and value and not any(map(media_name, values)):
-                continue  # what holds the bytes itself is in parts only
+                continue  # embedded bytes are in the parts only
             if name not in (KEY, AT) and not isinstance(value, bytes):
                 rest[name] = held
         for name in self.media:

@@ -136,7 +136,9 @@ def by_manifest(function: Callable[P, T]) -> Callable[P, T]:
             path = path_of(mix)
             if path.suffix in (".yaml", ".yml"):
                 with suppress(FileNotFoundError, NotADirectoryError):
-                    read_file(manifest_path(path), "JSON_BYTES")  # most mixes have none
+                    read_file(
+                        manifest_path(path), "JSON_BYTES"
+                    )  # most mixes have no manifest
                     documents.texts |= read_manifest(path, cast("Any", config))
             return function(*args, **kwargs)
 

@@ -58,11 +58,10 @@ from energize.errors import (
 
 Decode = Callable[[bytes], Any]
 
-# The columns of a sample by name, from its bytes and where it is; a `DecodeError` says
-# both.
+# Decodes the columns of a sample from its bytes and its location, for errors.
 DecodeSample: TypeAlias = Callable[[bytes, str], dict[str, Any]]
 
-# What decoders raise for bad bytes.
+# Errors of decoders for bad bytes.
 BAD_COLUMN = (
     *(
         ArithmeticError,
@@ -76,8 +75,7 @@ BAD_COLUMN = (
     PIL.Image.DecompressionBombError,
 )
 
-# The byte that stands for a dtype: its bits, plus 1 for signed and 2 for floating
-# numbers.
+# Dtypes by code: the number of bits, plus 1 for signed and 2 for floating point.
 _DTYPES = {
     8 * size + flag: f"{kind}{8 * size}"
     for flag, kind in enumerate(("uint", "int", "float"))
@@ -85,10 +83,10 @@ _DTYPES = {
     if (size, kind) != (1, "float")
 }
 
-# A dtype and sizes, where these are fixed; files of shards have less than 2**32 bytes.
-_NDARRAY = re.compile(
-    rf"ndarray(?::({'|'.join(_DTYPES.values())})(?::([0-9]{{1,10}}(?:,[0-9]{{1,10}})*))?)?"
-)
+# An array encoding, with dtype and shape if fixed; shard files are below 2**32 bytes.
+_DTYPE_PATTERN = "|".join(_DTYPES.values())
+_SHAPE_PATTERN = "[0-9]{1,10}(?:,[0-9]{1,10})*"
+_NDARRAY = re.compile(rf"ndarray(?::({_DTYPE_PATTERN})(?::({_SHAPE_PATTERN}))?)?")
 
 
 def _column_decoder(
@@ -330,7 +328,7 @@ INDEX = "index.json"
 
 _UNPACKED_BYTES = 2**29
 
-# What follows the table of offsets of a shard.
+# Size of the header after the table of offsets of a shard.
 _HEADER = 2**14
 # Offsets have 32 bits, so no file of a shard is larger.
 _MOST_BYTES = 2**32
@@ -338,7 +336,7 @@ _LONGEST_HEADER = 16 * 1024 * 1024
 _EXTRA = "energize[mds]"
 _AGAIN = "copy the folder again"
 
-# The part of cramjam for each compression by its name in an index.
+# Modules of cramjam by the names of compressions in an index.
 _UNPACKERS = {
     "br": "brotli",
     "bz2": "bzip2",
@@ -363,7 +361,7 @@ class MdsFile(Loose):
     hashes: dict[str, str] | None = None
 
 
-# A file of a shard, and the compressed one that may lie there besides or instead.
+# A file of a shard, and its compressed form, if any.
 MdsPart: TypeAlias = tuple[MdsFile, MdsFile | None]
 
 
@@ -571,7 +569,7 @@ class MdsSource(ShardedSource[dict[str, Any]]):
             occurrence=occurrence,
             allow_pickles=allow_pickles,
         )
-        _ = self._decoders  # unknown encodings are found now
+        _ = self._decoders  # raises for unknown encodings
         if validate_hash is not None:
             new_hash(validate_hash)
 
@@ -610,9 +608,7 @@ class MdsSource(ShardedSource[dict[str, Any]]):
     ) -> list[dict[str, Any] | Failed]:
         entry = self.entries[shard]
         if shard not in self._looked_at:
-            unread = np.flatnonzero(
-                np.equal(self.counts, 0)
-            )  # nobody else would look into these
+            unread = np.flatnonzero(np.equal(self.counts, 0))  # not read otherwise
             for other in {shard, *unread.tolist()}.difference(self._looked_at):
                 self._compare(self.entries[other])
                 self._looked_at.add(other)

@@ -74,7 +74,7 @@ HEIF = "HEIF"
 
 # Pillow reads more formats. Some run another program (EPS, WMF) or need a plug-in
 # (GRIB, HDF5); others cannot be recognised by their bytes (IM, SPIDER). TGA is last
-# because Pillow takes nearly anything for it.
+# because Pillow accepts nearly anything as TGA.
 _IMAGES = {
     "JPEG": ("jpg jpeg jpe jfif mpo", rb"\xff\xd8\xff"),
     "PNG": ("png apng", rb"\x89PNG\r\n\x1a\n"),
@@ -222,7 +222,7 @@ def extension_of(name: str, data: bytes) -> str:
     return file_format.extensions[0]
 
 
-# Values of tables that hold media, or name files that do.
+# Media in values of tables, or names of media files.
 
 _DATA_URL = re.compile(r"\s*data:[^,]*;base64,", re.I)
 _BASE64 = re.compile(r"[A-Za-z0-9+/_-]*")
@@ -497,7 +497,7 @@ def deserialize_media_metadata(
     except (
         TypeError,
         ValueError,
-    ) as reason:  # a NULL or a number of a database is no text
+    ) as reason:  # for NULL or a number in the database
         raise DatasetError(
             f"media metadata is not JSON: {reason}: {metadata_json!r:.80}"
         ) from reason

@@ -181,9 +181,9 @@ def image_metadata(stream: BinaryIO, name: str) -> ImageMetadata:
             )
     except (EnergizeError, MemoryError, TimeoutError):
         raise
-    except Exception as reason:  # Pillow's plug-ins decide which ones bad bytes make
+    except Exception as reason:  # plug-ins of Pillow raise various errors
         if isinstance(reason, OSError) and reason.errno is not None:
-            raise  # of the disk, and not of the image
+            raise  # an error of the disk
         raise DecodeError(
             f"{name!r} is damaged: {type(reason).__name__}: {reason}"
         ) from reason

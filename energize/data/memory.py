@@ -159,7 +159,7 @@ class SequenceSource(FieldSource[T_co]):
     def column_names(self) -> tuple[str, ...]:
         listed = isinstance(
             self.samples, list | tuple
-        )  # so that looking at all costs little
+        )  # reading other objects may be slow
         first = self.samples[0] if listed and self.count else None
         fields = fields_of(first) if is_record(first) else {}
         return tuple(dict.fromkeys([*self.columns, *fields]))
@@ -314,7 +314,7 @@ class HuggingFaceSource(SequenceSource[Row]):
     def read_at(
         self, indices: Int64Array, positions: Int64Array, reading: ReadContext
     ) -> list[Row | Failed]:
-        if self.rows.format["type"] == "custom":  # a function of the user makes rows
+        if self.rows.format["type"] == "custom":  # a user function makes rows
             return super().read_at(indices, positions, reading)
         rows: list[Row | Failed] = self.rows.__getitems__(indices.tolist())
         return rows
@@ -323,7 +323,7 @@ class HuggingFaceSource(SequenceSource[Row]):
         return super().settings() | {"columns": list(self.column_names)}
 
 
-# Samples that can only be read from the front, as often as wanted.
+# Iterables.
 
 T = TypeVar("T")
 
@@ -450,8 +450,8 @@ class IterableSource(Dataset[T_co]):
                 return self.samples()
             except StopIteration as stopped:
                 raise stop_raised(self) from stopped
-        # The library's file systems are shared: copying them makes one for each new
-        # thread, in the very dict that is being copied.
+        # Share the library's file systems: copying them adds one per thread to the dict
+        # that is being copied.
         shared = getattr(self.samples, "_IterableDataset__hffs_cache", None)
         dataset: Any = copy.deepcopy(self.samples, {id(shared): shared})
         dataset.set_epoch(dataset.epoch + number)
@@ -621,7 +621,7 @@ def _undivided(dataset: Any, name: str) -> Iterator[Any]:
             )
     except EnergizeError:
         raise
-    except (OSError, ValueError) as error:  # what its readers of files raise
+    except (OSError, ValueError) as error:  # errors of its file readers
         raise DatasetError(
             f"{name}: the Hugging Face dataset cannot be read on: "
             f"{type(error).__name__}: {error}; the library's own log may name the file"

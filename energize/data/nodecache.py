@@ -109,7 +109,7 @@ class NodeCache:
         self._open: dict[tuple[str, int], _Section] = {}
         self._failed = float("-inf")
         size = 0
-        self._uncounted = _COUNTED  # counted ahead, for processes may be killed
+        self._uncounted = _COUNTED  # counted in advance: processes may be killed
         try:
             if "://" in path or path.startswith("~"):
                 raise ValueError("that is no path on a disk")
@@ -193,7 +193,7 @@ class NodeCache:
             if self.failing:
                 return False
             try:
-                if again:  # somebody has removed it
+                if again:  # the folder was removed
                     self._make()
                 self._write(key, start, memoryview(data))
                 return True
@@ -242,8 +242,7 @@ class NodeCache:
         return None
 
     def _make(self) -> None:
-        # What lies there is nobody else's business, unless the user has made the folder
-        # for them.
+        # Private, unless the user has created the folder with other permissions.
         os.makedirs(self.folder, 0o700, exist_ok=True)
         os.makedirs(self._inside, exist_ok=True)
 
@@ -300,11 +299,11 @@ class NodeCache:
             target = (most or total) // 8 * 7
             for path, (_, size) in sorted(sections.items(), key=lambda file: file[1]):
                 if total > target:
-                    total -= size  # removed or not: nobody should try again at once
+                    total -= size  # even if it fails, to avoid immediate retries
                     for file in (
                         path,
                         f"{path}.log",
-                    ):  # so no old log tells of a new file
+                    ):  # an old log must not describe a new file
                         with suppress(OSError):
                             os.unlink(file)
             since = os.path.getsize(self._node) - counted
@@ -350,7 +349,7 @@ class _Section(dict[int, tuple[Record, ...]]):
         self._path = f"{path}.log"
         self._log = 0
         self._seen = 0
-        self._last = b""  # the last bytes seen: a log that was cut may have grown again
+        self._last = b""  # last bytes seen: a truncated log may grow again
         self.until = 0.0
 
     def __del__(self) -> None:
@@ -364,14 +363,14 @@ class _Section(dict[int, tuple[Record, ...]]):
             if self._log not in (0, status.st_ino) or status.st_size < self._seen:
                 return False
             if not os.fstat(self._number).st_nlink:
-                return False  # the file was removed, and its log was not
+                return False  # the file was removed, its log was not
             self._log = status.st_ino
             log.seek(self._seen - len(self._last))
             data = log.readall()
             if not data.startswith(self._last):
                 return False
             self._learn(data[len(self._last) :])
-        if time.monotonic() > self.until:  # say on the disk that it is read
+        if time.monotonic() > self.until:  # record the use on disk
             self.until = time.monotonic() + _RENEWED
             if time.time() - os.fstat(self._number).st_mtime > _RENEWED:
                 with suppress(OSError):
@@ -446,7 +445,7 @@ class _Section(dict[int, tuple[Record, ...]]):
             number = start // _BLOCK
             best = None
             block_records = self.get(number, ())
-            for record in block_records:  # the one that goes furthest comes last
+            for record in block_records:  # sorted by end
                 if record[0] <= start < record[1]:
                     best = record
             if best is None:

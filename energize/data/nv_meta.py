@@ -39,14 +39,13 @@ INFO_NAMES = (".info.json", ".info.yaml")
 SQLITE_NAME = "index.sqlite"
 UUID_NAME = "index.uuid"
 
-# The release of Megatron-Energon whose format is written; `.info.json` has room for
-# this only.
+# Release of Megatron-Energon with the format that is written to `.info.json`.
 FORMAT_VERSION = "7.4.1"
 
-# What stands in place of a sample type when samples are plain dicts of their parts.
+# Pseudo sample type of samples that are plain dicts of parts.
 CRUDE = "CrudeWebdataset"
 
-# Samples of a shard; one takes a kilobyte of tar at least.
+# Most samples of a shard; each takes at least a kilobyte of tar.
 _MOST_SAMPLES = 2**40
 _USUAL_LETTERS = 100
 _TOLD = 10
@@ -150,7 +149,7 @@ def _count(pattern: str) -> int:
     """Count the names that a pattern expands to, without expanding it."""
     open_groups: list[
         tuple[int, int, int]
-    ] = []  # of what is open: its start, and counts before it
+    ] = []  # open groups: start, and counts before it
     alternatives = 0
     product = 1  # names of the alternatives before this one; and of it, so far
     position = 0
@@ -173,7 +172,9 @@ def _count(pattern: str) -> int:
             alternatives = outer_sum
             product = factor * inner
         position += 2 if char == "\\" else 1
-    for _, outer_sum, factor in reversed(open_groups):  # which `braceexpand` refuses
+    for _, outer_sum, factor in reversed(
+        open_groups
+    ):  # unbalanced; `braceexpand` raises later
         product = factor * (alternatives + product)
         alternatives = outer_sum
     return alternatives + product
@@ -294,7 +295,7 @@ def _unprepared(path: Path) -> DatasetError:
     with suppress(FileNotFoundError, NotADirectoryError):
         next(
             (path / META_FOLDER).iterdir(), None
-        )  # where it may not be entered, nobody knows
+        )  # raises PermissionError if it cannot be entered
     if is_converting(path):
         return NotPreparedError(
             f"{path} is incomplete: its conversion was interrupted. Resume it with: "

@@ -93,7 +93,7 @@ class RemotePath(os.PathLike[str]):
     def is_relative_to(self, other: AnyPath) -> bool:
         return PurePosixPath(str(self)).is_relative_to(str(other))
 
-    # What is asked of the store.
+    # Queries.
 
     def is_file(self) -> bool:
         with suppress(FileNotFoundError, IsADirectoryError):
@@ -212,7 +212,7 @@ class RemoteFiles(Files):
         return _copy(path, self.stat(path).tag)
 
     def plan(self, path: str, starts: Sequence[int], stops: Sequence[int]) -> None:
-        with suppress(OSError):  # told when it is read
+        with suppress(OSError):  # raised when it is read
             fetching.plan(path, self._stats.get(path), starts, stops)
 
 

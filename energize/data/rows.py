@@ -59,7 +59,7 @@ _ROWS_AT_ONCE = 4096
 # long word.
 _ROWS_DECODED = 256
 
-# Bytes searched for ends of lines at once.
+# Bytes per search for line ends.
 _AT_ONCE = 64 * 1024 * 1024
 
 _EXTRA = "energize[hf]"
@@ -70,7 +70,7 @@ _ARROW = "reading Arrow files"
 # schema.
 _ARROW_FILE = b"ARROW1"
 
-# How a stream of Arrow ends: a message without bytes.
+# End of an Arrow stream: a message without bytes.
 _STREAM_END = b"\xff\xff\xff\xff\0\0\0\0"
 
 _CACHED_BYTES = 256 * 1024 * 1024
@@ -80,7 +80,7 @@ _CACHED_BYTES = 256 * 1024 * 1024
 _FOOTER = 64 * 1024
 _FILES_KNOWN = 64
 
-# What pyarrow raises for damaged files: each of its own errors is one of these.
+# Base classes of all errors of pyarrow for damaged files.
 _BAD_BYTES = (OSError, ValueError, LookupError, TypeError, NotImplementedError)
 
 
@@ -310,7 +310,7 @@ class JsonSource(RowFiles):
             for row, text in zip(rows.tolist(), texts, strict=True)
             if not text.strip()
         ]
-        lines = np.delete(lines, blank, axis=0)  # as `prepare_jsonl` passes over them
+        lines = np.delete(lines, blank, axis=0)  # as in `prepare_jsonl`
         return (
             self._whole(path) if path.endswith(".json") and len(lines) == 1 else lines
         )
@@ -398,7 +398,7 @@ class ParquetSource(RowFiles):
             seed=seed,
             occurrence=occurrence,
         )
-        _ = self._groups  # footers and columns are checked here, not at the first row
+        _ = self._groups  # checks footers and columns before the first row
 
     @property
     def run_length(self) -> int:
@@ -434,7 +434,7 @@ class ParquetSource(RowFiles):
                     )
             groups = map(metadata.row_group, range(metadata.num_row_groups))
             if footers and schema.equals(footers[-1][0], check_metadata=True):
-                schema = footers[-1][0]  # of thousands of files alike one is kept
+                schema = footers[-1][0]  # equal schemas share one object
             footers.append((schema, [int(group.num_rows) for group in groups]))
         return footers
 
@@ -547,7 +547,7 @@ class ParquetSource(RowFiles):
         arrow = optional_module("pyarrow", _EXTRA, _PARQUET)
         return arrow.Table.from_batches(
             batches
-        ).combine_chunks()  # of which rows are taken sooner
+        ).combine_chunks()  # `take` is faster on one chunk
 
     def _opened(self, path: Path) -> Any:
         parquet = optional_module("pyarrow.parquet", _EXTRA, _PARQUET)
@@ -600,9 +600,7 @@ class ArrowSource(RowFiles):
     def read_shard(self, shard: int, rows: list[int]) -> list[Row | Failed]:
         table = self._tables[shard]
         with _reading(self.files[shard]):
-            return [
-                *_sliced(table, rows)
-            ]  # `take` would read what lies between them, too
+            return [*_sliced(table, rows)]  # `take` would read the rows between, too
 
     @cached_property
     def _tables(self) -> list[Any]:
@@ -628,7 +626,7 @@ class ArrowSource(RowFiles):
         end = self._files.read(path, size - len(_STREAM_END), size)
         if (
             start == _STREAM_END[:4] and end != _STREAM_END
-        ):  # before Arrow 0.15 both were others
+        ):  # Arrow before 0.15 had other marks
             text = (
                 "the stream ends without an end mark. If writing or copying it was cut "
                 "off, rows are missing; write the file again"
@@ -640,7 +638,7 @@ def _rows_of(table: Any, numbers: Sequence[int]) -> list[Row]:
     """Return rows of an Arrow table as dicts; maps become dicts, too."""
     try:
         rows = table.take(numbers)
-    except NotImplementedError:  # views of texts and bytes cannot be taken
+    except NotImplementedError:  # `take` does not support string views
         return _sliced(table, numbers)
     return rows.to_pylist(maps_as_pydicts="strict")  # type: ignore[no-any-return]
 
@@ -669,7 +667,7 @@ def _reading(path: Path, context: str = "") -> Iterator[None]:
         if isinstance(error, EnergizeError) or (
             isinstance(error, OSError) and error.errno
         ):
-            raise  # of the disk, not of the file
+            raise  # an error of the disk
         form = "Arrow" if path.suffix in (".arrow", ".feather") else "Parquet"
         raise ShardError(
             f"{path} cannot be read as {form}: {context}{error}. Write the file again"

@@ -264,7 +264,7 @@ def _bounds(text: str) -> tuple[float, float]:
     )
 
 
-# The samples of a source that have one property, as a source of their own.
+# Sources of samples with one value.
 
 T_co = TypeVar("T_co", covariant=True)
 

@@ -52,8 +52,7 @@ _WORDS = 5
 
 _OBSTORE = ("s3", "s3a", "gs", "gcs", "az", "azure", "abfs", "abfss", "http", "https")
 
-# What is found in an error, its number, and what is said. The first that is found
-# counts.
+# Pattern in an error, its number, and the message; the first match counts.
 _FAULTS = (
     ("_Elsewhere", errno.EALREADY, "another process of this machine fetches it"),
     ("code: 416|_Changed", errno.ESTALE, "it has changed"),
@@ -120,9 +119,7 @@ def shown(url: str) -> str:
     """
     scheme, separator, rest = url.partition("://")
     host, slash, path = rest.partition("?")[0].partition("/")
-    if ":" in host or not scheme.startswith(
-        "abfs"
-    ):  # Azure's containers stand there too
+    if ":" in host or not scheme.startswith("abfs"):  # Azure puts containers there, too
         host = host.rpartition("@")[2]
     return f"{scheme}{separator}{host}{slash}{path}"
 
@@ -161,9 +158,7 @@ class _Obstore:
             and profile
             and "AWS_ACCESS_KEY_ID" not in os.environ
         ):
-            with suppress(
-                ImportError, ValueError
-            ):  # obstore itself does not look there
+            with suppress(ImportError, ValueError):  # obstore does not read it
                 from obstore.auth.boto3 import Boto3CredentialProvider
 
                 options["credential_provider"] = Boto3CredentialProvider()
@@ -182,7 +177,7 @@ class _Obstore:
                 raise
             meta = (
                 await self._all.get_async(self._store, path)
-            ).meta  # it is signed for GET alone
+            ).meta  # signed for GET only
         return meta["size"], _tag(meta)
 
     async def get(self, path: str, begin: int, end: int, tag: str) -> Any:
@@ -305,7 +300,9 @@ class _Slots:
         self._busy -= 1
         if error != errno.EAGAIN:
             self.most = min(IN_FLIGHT, self.most + 1 / self.most)
-        elif time.monotonic() - self._halved > 1:  # those in flight all say the same
+        elif (
+            time.monotonic() - self._halved > 1
+        ):  # requests in flight report the same throttling
             self.most, self._halved = max(1.0, self.most / 2), time.monotonic()
         self._next()
 
@@ -337,7 +334,7 @@ class Sidecar:
     async def call(self, url: str, method: str, *arguments: Any) -> Any:
         """Call a method of the store of a URL."""
         look = self._looked.pop(url, None)
-        if method == "stat" and look is not None:  # for who has planned to read it
+        if method == "stat" and look is not None:  # planned reads have looked it up
             return await look
         store, path = self._at(url)
         seconds: float = _ANSWER if method in ("stat", "holds", "delete") else _DEADLINE
@@ -361,7 +358,7 @@ class Sidecar:
             store, path = self._at(url)
             answer = self._answer(url, store, partial(store.stat, path), _ANSWER)
             look = self._looked[url] = asyncio.ensure_future(answer)
-            # What nobody has asked for soon may be another one when it is asked for.
+            # Drop an unused result: the object may change before it is read.
             asyncio.get_running_loop().call_later(_ANSWER, self._looked.pop, url, None)
             object_stat = await look
         size = object_stat[0]
@@ -393,7 +390,7 @@ class Sidecar:
 
         async def piece(name: Any, begin: int, end: int) -> Any:
             """Fetch bytes; return None once they are cached."""
-            # While this process started, which takes long, others have fetched perhaps.
+            # Others may have fetched it while this process was starting.
             look = planned or time.monotonic() < self._young
             until = time.monotonic() + _DEADLINE / 2
 
@@ -432,7 +429,7 @@ class Sidecar:
             return await self._answer(url, store, keep, _DEADLINE, (name, planned))
 
         flying = self._flying.setdefault((key, carried), {})
-        # What is read with what is wanted, and not kept, is read again.
+        # Without the cache, fetched bytes beyond the request would be lost.
         block = FAR_BLOCK // 64 if self._cache.failing else FAR_BLOCK
         runs = list(merged(spans, object_stat[0], block))
         firsts = sorted(flying)
@@ -628,8 +625,7 @@ def _fault(error: Exception, url: str) -> OSError:
         "code: 4(?!08)|invalid path|offline mode", text
     )
     reason = line[:400].strip() or type(error).__name__
-    # Not EINVAL or ENOENT, by which readers know that a file is none: that is the
-    # sample's fault.
+    # Not EINVAL or ENOENT, which mean a bad file name: a fault of the sample.
     return OSError(errno.EACCES if lasting else errno.EIO, reason, shown(url))
 
 
@@ -637,7 +633,7 @@ async def _serve(connection: Connection) -> None:
     """Handle requests until the other end is closed."""
     loop = asyncio.get_running_loop()
     ended = asyncio.Event()
-    loop.set_exception_handler(lambda *_: None)  # the loser of a race may fail
+    loop.set_exception_handler(lambda *_: None)  # the slower of two requests may fail
     loop.set_default_executor(ThreadPoolExecutor(IN_FLIGHT))
     tasks: set[asyncio.Task[None]] = set()
     words = logging.Handler()
@@ -668,11 +664,11 @@ async def _serve(connection: Connection) -> None:
     while not ended.is_set():
         with suppress(TimeoutError):
             await asyncio.wait_for(ended.wait(), _WORDS)
-        if tasks:  # so that who waits knows that this process is well
+        if tasks:  # a heartbeat for waiting threads
             connection.send((None, sidecar.word()))
 
 
 if __name__ == "__main__":
     with suppress(EOFError, OSError):
         asyncio.run(_serve(Connection(0)))
-    os._exit(0)  # without a look back at the libraries' threads
+    os._exit(0)  # without waiting for threads of libraries

@@ -37,7 +37,7 @@ from energize.errors import (
     nearest,
 )
 
-# What every source of samples is.
+# The base class of sources.
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -303,7 +303,7 @@ class Source(IndexedDataset[T_co]):
         return (drawn % np.uint64(self.count)).astype(np.int64)
 
 
-# Runs of neighbouring samples of a source.
+# Windows of samples of a source.
 
 Window = tuple[int, int]
 """Index of the first sample and of the one after the last."""
@@ -342,7 +342,7 @@ def narrowed(name: str, whole: Window, start: int, stop: int) -> Window:
     return first + start, first + stop
 
 
-# Parts of datasets, by numbers of samples and by ratios.
+# Subsets by numbers and ratios.
 
 
 @dataclass(frozen=True, slots=True)
@@ -573,7 +573,7 @@ class ShardedSource(Source[T_co]):
         unknown[:] = []
         shards, numbers = self._located(self._stored(coming))
         for shard, rows in rows_by_value(shards):
-            with suppress(OSError, DatasetError):  # told when they are read
+            with suppress(OSError, DatasetError):  # raised when they are read
                 if shard in requested:
                     ranges = self.sample_ranges(
                         shard, np.unique(numbers[rows]).tolist()

@@ -134,7 +134,7 @@ class _FolderStore(_PathStore):
     def _media(self) -> ReadOnlyDatabase:
         database = ReadOnlyDatabase(
             self._database.path
-        )  # it may be newer than the one in use
+        )  # it may be newer than the open one
         named = (
             "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = "
             "'media_metadata'"
@@ -226,9 +226,7 @@ class WebdatasetFileStore(_FolderStore):
     ) -> bytes:
         path = f"{self.path}/{shard}"
         if key.isascii() and len(key) <= _SHORT:
-            begin = (
-                offset - BLOCK
-            )  # else the name may stand before that, in a header of its own
+            begin = offset - BLOCK  # longer names are in an extra header
 
         def read(at: int, count: int) -> bytes:
             start = min(begin + at, stop)
@@ -239,7 +237,7 @@ class WebdatasetFileStore(_FolderStore):
         with os_errors_as(ShardError, path):
             stop = min(offset + padded(size), self._files.size(path))
             data = read(offset - begin, size)
-            # The headers before it tell whether it is the file that the database means.
+            # Verify by its headers that it is the file in the database.
             with suppress(ShardError, LookupError):
                 member = walk(read, stop - begin, path)[0][-1]
                 actual = (
@@ -364,9 +362,7 @@ class JsonlFileStore(_PathStore):
     def __getitem__(self, key: str) -> tuple[bytes, SourceInfo]:
         digits = key.removesuffix(".json")
         number = int(digits) if digits.isdecimal() and len(digits) < 20 else -1
-        if (
-            not 0 <= number < len(self) or str(number) != digits
-        ):  # "٣" and "007" are none
+        if not 0 <= number < len(self) or str(number) != digits:  # not "٣" and "007"
             raise DataError(
                 f"{self.path} has no sample {key!r}: its keys are '0' to "
                 f"'{len(self) - 1}', each also with '.json'"
@@ -501,7 +497,7 @@ class ReadOnlyDatabase:
         opened: tuple[int, sqlite3.Connection] | None = getattr(
             self._threads, "opened", None
         )
-        # A connection that came through a fork belongs to the other process.
+        # A connection inherited by a fork belongs to the parent.
         if opened is None or opened[0] != os.getpid():
             opened = self._threads.opened = os.getpid(), connected(self.path)
         return opened[1]
@@ -554,11 +550,13 @@ def unreadable(*paths: str) -> Iterator[None]:
     except (
         sqlite3.Error,
         UnicodeDecodeError,
-    ) as reason:  # the latter in sqlite3's messages
+    ) as reason:  # UnicodeDecodeError comes from messages of sqlite3
         code = getattr(reason, "sqlite_errorcode", None) or 0
         if code & 0xFF in _REFUSED and code != sqlite3.SQLITE_IOERR_SHORT_READ:
             for path in paths:
-                files_at(path).size(path)  # says why, if it cannot even be opened
+                files_at(path).size(
+                    path
+                )  # raises with the reason if it cannot be opened
             raise OSError(errno.EIO, f"SQLite says: {reason}", paths[0]) from reason
         message = limits.over("STEPS") if code == sqlite3.SQLITE_INTERRUPT else reason
         raise DatasetError(

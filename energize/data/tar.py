@@ -32,17 +32,17 @@ from energize.data.local import Files, FileStream, read_entries
 from energize.data.nv_meta import ShardRecord
 from energize.errors import DataError, ShardError
 
-# Bytes of a header, and what payloads are padded to a multiple of.
+# Size of a header; payloads are padded to a multiple of it.
 BLOCK = 512
 
-# Zeros that a tar ends with.
+# Zeros at the end of a tar.
 END_MARK = 2 * BLOCK
 
 # Bytes of a tar in which the name of the next file is: a long one takes two blocks
 # more.
 NAME_BYTES = 3 * BLOCK
 
-# Bytes at the beginning and at the end of a shard that tell it from others.
+# Bytes at the start and the end of a shard that identify it.
 END_BYTES = 16 * 1024
 
 # Name, size and what ends it, checksum, kind, and the first letter of what stands
@@ -548,8 +548,7 @@ _log = logging.getLogger("energize")
 
 ENTRY = 8
 
-# Bytes of an index that is kept in memory while it is open, so that it is read once: of
-# 8,000 samples.
+# Largest index cached while it is open, in bytes: 8,000 samples.
 KEPT = 64 * 1024
 
 CHECKSUM = 4
@@ -630,8 +629,7 @@ def _check_record(files: Files, path: str, size: int, record: ShardRecord) -> No
     ends = ends_crc(lambda at, count: files.read(path, at, at + count), size)
     if ends == record.ends_crc32:
         return
-    # A shard that is another one is told from one in which some bytes are damaged: of
-    # the latter only those samples are lost.
+    # Distinguish a replaced shard from a damaged one, which only loses some samples.
     try:
         headers = scan(path).headers
     except ShardError as damage:

@@ -49,14 +49,14 @@ from energize.errors import (
     some,
 )
 
-# Bytes of a sample in which its key is looked for.
+# Bytes at the start of a sample that are searched for its key.
 _HEAD = 8192
 
 _MANY = (
     50  # parts, below any sensible limit: looking one up costs more than reading a part
 )
 _PROBES = 16
-_OWN = 4  # entries of a sample that are no parts
+_OWN = 4  # entries of a sample that are not parts
 
 
 def _is_plain(data: bytes, end: int, sample: dict[str, Any]) -> bool:
@@ -76,7 +76,7 @@ def _is_plain(data: bytes, end: int, sample: dict[str, Any]) -> bool:
         name, size = header
         at = start + (size + 511 & -512)
         if begin and name.startswith(begin) and name.find("/", len(begin)) < 0:
-            part = name[len(begin) :]  # what `split_name` says of it, sooner
+            part = name[len(begin) :]  # equals `split_name`, but faster
         else:
             split = tar.split_name(name)
             if split is None:
@@ -220,7 +220,7 @@ class WebdatasetSource(ShardedSource[dict[str, Any]]):
             EmptyDatasetError: If no sample is left.
         """
         start, stop = narrowed(self.message_name, self._bounds, start, stop)
-        if self.origin is not None:  # whose parts keep all files
+        if self.origin is not None:  # windows keep all files
             return self.replace(window=(start, stop))
         ends = np.cumsum(self.counts, dtype=np.int64)
         first, last = np.searchsorted(ends, (start, stop - 1), side="right").tolist()
@@ -299,7 +299,7 @@ class WebdatasetSource(ShardedSource[dict[str, Any]]):
         other = super().called(name)
         if self.origin is None:
             return other
-        # Tars that nobody prepared are their own; what was converted is found by none.
+        # Unprepared tars are their own origin; converted ones cannot be located.
         return other.replace(
             origin=ConvertedFrom.of(other.replace(origin=None, window=None))
         )
@@ -462,7 +462,7 @@ class WebdatasetSource(ShardedSource[dict[str, Any]]):
                     f"{names}; remove it and pack the shard again",
                 )
             sample[part.name] = data[part.offset : part.offset + part.size]
-        # No checksum of a header covers a long name.
+        # Header checksums do not cover long names.
         recorded = None if self.records is None else self.records[shard].parts_crc32
         if recorded is not None and scanned.parts_crc32 not in recorded:
             return _failed(
@@ -505,7 +505,7 @@ class WebdatasetSource(ShardedSource[dict[str, Any]]):
         for number, (begin, stop) in zip(numbers, bounds, strict=True):
             start = (
                 begin if number else 0
-            )  # Energon says where the first header of a shard is
+            )  # Energon stores the offset of the first header
             if not start < stop <= size:
                 raise disagreement(
                     path,

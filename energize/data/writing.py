@@ -27,11 +27,10 @@ from energize.errors import EnergizeError
 _SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 
 _LEFT = re.compile(r".+\.energize-[0-9a-f]{16}\.tmp", re.DOTALL)
-# A disk does several of these waits at once.
+# Disks sync several files concurrently.
 _THREADS = 8
 
-# Of folders: file systems that have no such call for them, folders that may not be
-# listed.
+# Errors of folders on file systems without fsync for folders, or that cannot be listed.
 _WITHOUT_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EBADF, errno.EACCES)
 
 
@@ -48,9 +47,7 @@ def writing(path: Path, error: type[EnergizeError], of: str = "") -> Iterator[No
         try:
             yield
         except OSError as reason:
-            reason.filename = os.fspath(
-                path
-            )  # not the name that it has until it is whole
+            reason.filename = os.fspath(path)  # not the temporary name
             raise
 
 
@@ -70,7 +67,7 @@ def exit_on_signals() -> Iterator[None]:
 
     def stop(number: int, frame: FrameType | None) -> None:
         received.append(number)
-        if len(received) == 1:  # it is often sent twice: to a process, to its group
+        if len(received) == 1:  # it is often sent twice, to the process and its group
             raise SystemExit(128 + number)
 
     for signal_number in default_signals:
@@ -80,9 +77,7 @@ def exit_on_signals() -> Iterator[None]:
     finally:
         for signal_number in default_signals:
             signal.signal(signal_number, signal.SIG_DFL)
-    if (
-        received
-    ):  # and the exception was forgotten, as Python does in the middle of a fork
+    if received:  # the exception was dropped, as in the middle of a fork
         raise SystemExit(128 + received[0])
 
 
@@ -112,7 +107,7 @@ class NewFiles:
 
     def __exit__(self, *_: object) -> None:
         for final in self._finals:
-            with suppress(OSError, ValueError):  # the latter of what is no path
+            with suppress(OSError, ValueError):  # ValueError for an invalid path
                 self.place(final).unlink(missing_ok=True)
         if self._staging is not None:
             self._staging.cleanup()
@@ -266,7 +261,7 @@ def write_new(path: Path, data: bytes, error: type[EnergizeError]) -> None:
         energize.errors.EnergizeError: ...a.txt/b.txt: cannot be written (Not a ...
     """
     with writing(path, error):
-        if path.exists() and not (path.is_file() or path.is_dir()):  # a pipe, say
+        if path.exists() and not (path.is_file() or path.is_dir()):  # such as a pipe
             with path.open("wb") as stream:
                 stream.write(data)
             return
