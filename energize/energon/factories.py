@@ -410,7 +410,8 @@ class DefaultGenericWebdatasetFactory(BaseWebdatasetFactory[T_co]):
             self.decoder = decoder
             self._typed = replace(self._typed, decoder=decoder)
         else:
-            self.load_sample = partial(_decoded_by, decoder, self)  # type: ignore[method-assign]
+            load_sample = partial(_decoded_by, decoder, self)
+            self.load_sample = load_sample  # type: ignore[method-assign]
         filtered = None if self.field_map is not None else self._typed.part_filter
         self.load = self._loading(filtered)
 

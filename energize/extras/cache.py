@@ -184,7 +184,7 @@ class FileCacheLazy(DirectLazy[T]):
         """Where the file lies in the cache; None before it was fetched and after it was
         used up.
         """
-        return self.entry.file
+        return self.entry.stored.path
 
     def _read(self) -> tuple[T, SourceInfo | None]:
         if self._counted and self._cache.usable:
@@ -202,7 +202,7 @@ class _FunctionStore(FileStore[T]):
     function: Callable[[str], T]
 
     def __getitem__(self, key: str) -> tuple[T, SourceInfo]:
-        return self.function(key), None  # type: ignore[return-value]  # it was read nowhere
+        return self.function(key), None  # type: ignore[return-value]
 
     def get_path(self) -> str:
         return "mock"
@@ -225,9 +225,7 @@ class MockLazy(DirectLazy[T]):
 
 @dataclass
 class _Settings:
-    """Where files lie, how many threads fetch, and how much may lie there, in which
-    form.
-    """
+    """Folder, threads, capacity and form of the files of a pool."""
 
     parent: Path
     threads: int
@@ -236,25 +234,37 @@ class _Settings:
     decoded: bool
 
 
+@dataclass(slots=True)
+class _Content:
+    """Content that was read; `data` is set while it waits for room on disk."""
+
+    data: bytes | None = None
+    pickled: bool = True
+    source: SourceInfo | None = None
+
+
+@dataclass(slots=True)
+class _StoredFile:
+    """A file on disk; `path` is None before it is written and after it is removed."""
+
+    path: Path | None = None
+    size: int = 0
+    crc: int = 0
+
+
 @dataclass(eq=False, slots=True)
 class _Entry:
-    """A file that references share; `file` is where it lies once it is on disk, `held`
-    what was read of it and waits for room there.
-    """
+    """A file that several references share."""
 
     key: object
     store: FileStore[Any]
     name: str
     refcount: int = 0
     job: Future[None] | None = None
-    source: SourceInfo | None = None
-    file: Path | None = None
-    held: bytes | None = None
-    size: int = 0
-    crc: int = 0
-    pickled: bool = True
+    content: _Content = field(default_factory=_Content)
+    stored: _StoredFile = field(default_factory=_StoredFile)
     send_to_cache_future: Future[None] = field(default_factory=Future)
-    """Done when it has been fetched, or never will be."""
+    """Done when the file has been fetched, or will not be."""
 
 
 class _Cache:
@@ -318,7 +328,7 @@ class _Cache:
                 self._release(entry)
                 if early and entry.refcount:
                     self._queue[entry] = None
-                    entry.held = None
+                    entry.content.data = None
 
     def close(self) -> None:
         """Remove all files and end the threads; references read their stores from then
@@ -343,22 +353,26 @@ class _Cache:
             self._start()
 
     def _content(self, entry: _Entry) -> Content:
-        held = entry.held
-        if held is None and entry.file is not None:
+        held = entry.content.data
+        if held is None and entry.stored.path is not None:
             try:
-                held = entry.file.read_bytes()
+                held = entry.stored.path.read_bytes()
             except OSError as reason:
-                self._warn(f"{entry.file} cannot be read any more ({reason.strerror})")
-            if held is not None and zlib.crc32(held) != entry.crc:
-                self._warn(f"{entry.file} was changed or cut off since it was written")
+                self._warn(
+                    f"{entry.stored.path} cannot be read any more ({reason.strerror})"
+                )
+            if held is not None and zlib.crc32(held) != entry.stored.crc:
+                self._warn(
+                    f"{entry.stored.path} was changed or cut off since it was written"
+                )
                 held = None
         if held is None:
             return entry.store[entry.name]
         # Pickled here, in a folder that no other user may write to.
-        content = pickle.loads(held) if entry.pickled else held  # noqa: S301
+        content = pickle.loads(held) if entry.content.pickled else held  # noqa: S301
         if not self._settings.decoded:
             content = entry.store.decoded(entry.name, content)
-        return content, entry.source
+        return content, entry.content.source
 
     # In the threads.
 
@@ -366,14 +380,16 @@ class _Cache:
         """Read a file, unless it was read before, and write it if there is room."""
         waits = False
         try:
-            if entry.held is None:
-                content, entry.source = entry.store.raw(entry.name)
+            if entry.content.data is None:
+                content, entry.content.source = entry.store.raw(entry.name)
                 if self._settings.decoded:
                     content = entry.store.decoded(entry.name, content)
-                entry.pickled = type(content) is not bytes
-                entry.held = pickle.dumps(content, -1) if entry.pickled else content
-            waits = self._write(entry, entry.held)
-        except Exception:  # noqa: S110 - who needs the file reads it, and meets the same
+                entry.content.pickled = type(content) is not bytes
+                entry.content.data = (
+                    pickle.dumps(content, -1) if entry.content.pickled else content
+                )
+            waits = self._write(entry, entry.content.data)
+        except Exception:  # noqa: S110 - raised again when the file is read
             pass
         with self._locked():
             self._running -= 1
@@ -383,7 +399,7 @@ class _Cache:
             elif waits and not self._closed:
                 self._queue = {entry: None, **self._queue}
             else:
-                entry.held = None
+                entry.content.data = None
                 self._done(entry)
 
     def _write(self, entry: _Entry, held: bytes) -> bool:
@@ -396,19 +412,19 @@ class _Cache:
                 return False
             if self._size + len(held) > self._settings.size:
                 return True
-            entry.size, entry.crc = len(held), zlib.crc32(held)
-            self._size += entry.size
+            entry.stored.size, entry.stored.crc = len(held), zlib.crc32(held)
+            self._size += entry.stored.size
             self._count += 1
         file = self.folder / f"{next(self._names):x}"
         try:
             file.write_bytes(held)
         except OSError as reason:
             self._warn(f"{file} cannot be written ({reason.strerror})")
-            entry.file = file
+            entry.stored.path = file
             with self._lock:
                 self._remove_file(entry)
             return False
-        entry.file = file
+        entry.stored.path = file
         if isinstance(entry.store, HeldStore):
             entry.store.clear()
         return False
@@ -421,7 +437,7 @@ class _Cache:
         while self._queue and self._running < most.threads and not self._closed:
             entry = next(iter(self._queue))
             full = self._count + self._running >= most.count
-            if full or self._size + len(entry.held or b"-") > most.size:
+            if full or self._size + len(entry.content.data or b"-") > most.size:
                 return
             del self._queue[entry]
             self._running += 1
@@ -445,11 +461,11 @@ class _Cache:
         self._done(entry)
 
     def _remove_file(self, entry: _Entry) -> None:
-        if entry.file is not None:
+        if entry.stored.path is not None:
             with contextlib.suppress(OSError):
-                entry.file.unlink()
-            entry.file = None
-            self._size -= entry.size
+                entry.stored.path.unlink()
+            entry.stored.path = None
+            self._size -= entry.stored.size
             self._count -= 1
 
     def _warn(self, reason: str) -> None:

@@ -193,7 +193,7 @@ def lightning_ledger(
         "pytorch_lightning", "energize[clients]", "lightning_ledger"
     )
 
-    class LedgerCallback(imported.Callback):  # type: ignore[misc, name-defined]  # of that Lightning
+    class LedgerCallback(imported.Callback):  # type: ignore[misc, name-defined]
         """Logs after training batches."""
 
         def __init__(self) -> None:

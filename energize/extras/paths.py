@@ -228,7 +228,9 @@ class EPath(ProxyUPath, os.PathLike[str]):
         """Remove the file, if there is one."""
         super().unlink(missing_ok=True)
 
-    def mkdir(self, exist_ok: bool = True, parents: bool = False) -> None:  # type: ignore[override]
+    def mkdir(  # type: ignore[override]
+        self, exist_ok: bool = True, parents: bool = False
+    ) -> None:
         """Make the folder. Stores of objects have none; there nothing is to be done."""
         if self.is_local():
             super().mkdir(parents=parents, exist_ok=exist_ok)

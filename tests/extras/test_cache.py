@@ -95,7 +95,7 @@ def threads():
 
 
 def fetched(lazy):
-    until(lambda: lazy.entry.file is not None)
+    until(lambda: lazy.entry.stored.path is not None)
 
 
 def until(condition):
@@ -314,7 +314,7 @@ import sys, time
 from energize.energon.cache import FileStoreCachePool, SystemFileStore
 pool = FileStoreCachePool(parent_cache_dir=sys.argv[1])
 lazy = pool.get_lazy(SystemFileStore(sys.argv[2]), "a.txt")
-while lazy.entry.file is None: time.sleep(0.001)
+while lazy.entry.stored.path is None: time.sleep(0.001)
 print("ready", flush=True)
 if sys.argv[3] == "wait":
     time.sleep(60)
