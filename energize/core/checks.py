@@ -146,7 +146,7 @@ def real_number(value: object) -> float | Fraction | Decimal | None:
     return cast("float", value)
 
 
-# Checks of parameters that several wrappers take, and whom their errors name.
+# Checks of parameters that several wrappers share.
 
 
 def checked_flag(value: object, name: str, owner: str) -> bool:

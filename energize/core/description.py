@@ -132,7 +132,7 @@ def generates(fn: object) -> bool:
     return inspect.isgeneratorfunction(inspect.unwrap(fn))
 
 
-# Frozen descriptions: what a dataset is made from, set once and never changed.
+# Frozen descriptions.
 
 
 class Description:

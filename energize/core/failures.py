@@ -1,4 +1,4 @@
-"""Samples that fail: what becomes of them, and how they are counted."""
+"""Failed samples: their policy, their values among items, and their counts."""
 
 from __future__ import annotations
 
@@ -182,12 +182,14 @@ def is_program_fault(cause: BaseException | None) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class SamplePlace:
-    """Where a stored sample is: sample `index` of a shard, or of a dataset without
-    shards.
+    """The location of a stored sample.
 
-    `dataset` is the path, or the identity of what has none, and `source` the identity,
-    which is the same wherever the dataset is mounted. `function` is set where the
-    sample is found by what a function was called with, and not by where it is read.
+    Attributes:
+        dataset: The path of the dataset, or its identity without a path.
+        shard: The shard; None if the dataset has none.
+        index: The number of the sample in the shard.
+        source: The identity of the dataset, independent of its path.
+        function: The function that failed on the sample; None if reading it failed.
     """
 
     dataset: str
@@ -300,9 +302,7 @@ class LeftOut:
         self._count = 0
 
     def drained(self) -> LeftOut | None:
-        """Return what was added since the last call, and start at zero; None for
-        nothing.
-        """
+        """Return the additions since the last call, and reset them; None if empty."""
         self._look_up()
         if not (self.of_sources or self.reasons):
             return None
@@ -312,7 +312,7 @@ class LeftOut:
         return previous
 
     def take_over(self, other: LeftOut | None) -> None:
-        """Add what another one has drained."""
+        """Add the additions of another process."""
         if other is not None:
             self.of_sources.update(other.of_sources)
             self.reasons.update(other.reasons)
@@ -330,13 +330,11 @@ class LeftOut:
 
 
 class FailureMemory:
-    """Remembers the stored samples that a process could not read, so that it reads each
-    once.
+    """The damaged samples of a process, which reads each only once.
 
     A sample that comes again is `Failed` without being read, at the node where it
-    failed, so the same substitute takes its place as when it was read. Samples are
-    remembered by that node, their source and their number, and only if their failure is
-    `lasting`.
+    failed, so the same substitute takes its place. Samples are remembered by node,
+    source and number, and only if their failure is `lasting`.
     """
 
     def __init__(self) -> None:
@@ -386,7 +384,7 @@ class FailureMemory:
         return failures
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Return what is copied and pickled: a memory of nothing."""
+        """Copy and pickle as an empty memory."""
         return FailureMemory, ()
 
 

@@ -1,6 +1,6 @@
-"""Samples, batches and datasets as HTML: for pages, and for notebooks.
+"""Samples, batches and datasets as HTML for pages and notebooks.
 
-All that comes of data is escaped here, by `text` and `attribute`, and nowhere else.
+All data are escaped by `text` and `attribute`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ THUMBNAIL_BYTES = 48_000
 _SIDE = 448
 _QUALITIES = (82, 65, 45, 25, 10)
 _IGNORED = -100
-"""The label of what counts nothing in a loss, in torch and transformers."""
+"""The label of tokens without a loss, in torch and transformers."""
 
 UNSEEN = frozenset({"__restore_key__", "__sources__", PADDING, STORED_KEY})
 
@@ -180,7 +180,7 @@ def thumbnail(picture: PIL.Image.Image, alt: str) -> str:
 
 
 def figure(picture: PIL.Image.Image, name: str) -> str:
-    """Return an image with what it is below it."""
+    """Return an image with a caption."""
     size = f"{picture.width:,} x {picture.height:,}"
     try:
         seen = thumbnail(picture, f"{name}, {picture.width} by {picture.height} pixels")
@@ -191,14 +191,12 @@ def figure(picture: PIL.Image.Image, name: str) -> str:
 
 
 def error(reason: object) -> str:
-    """Return what went wrong, as a paragraph that looks so."""
+    """Return an error message as a paragraph."""
     return f'<p class="error" role="note"><b>✕</b> {text(reason)}</p>'
 
 
 def gallery(value: Any, name: str) -> str:
-    """Return the images that a value is, as figures; of many the first; else
-    nothing.
-    """
+    """Return the first images in a value as figures; empty if there are none."""
     images = pictures_of(value, stretched=True)
     whole = isinstance(value, list | tuple) or getattr(value, "ndim", 3) == 4
     more = len(value) - len(images) if whole else 0
@@ -274,9 +272,7 @@ def _array_summary(array: np.ndarray[Any, Any]) -> str:
 
 
 def _video(decoder: MediaDecoder, name: str) -> str:
-    """Return what a video or a sound is, and its first frame where PyAV can be
-    imported.
-    """
+    """Return facts of a video or sound, and its first frame if PyAV is installed."""
     shown = f"<p>{text(decoder)}</p>"
     try:
         metadata = decoder.get_metadata(
@@ -474,7 +470,7 @@ def notebook(shown: str) -> str:
 
 
 def mapping_html(values: Mapping[str, Any]) -> str:
-    """Return names and short values, one beside the other."""
+    """Return a table of names and short values."""
     pairs = (
         f"<dt>{text(name)}</dt><dd>{text(value, 400)}</dd>"
         for name, value in values.items()

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 _log = logging.getLogger("energize")
 
-# Each is told of, with what is in its place here, in docs/coming-from-energon.md.
+# docs/coming-from-energon.md lists the replacement of each.
 IGNORED = {
     "batcher_config",
     "batcher_stateless",

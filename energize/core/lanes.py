@@ -129,12 +129,12 @@ def is_first_rank() -> bool:
     """Return whether this process is rank 0, which logs for all ranks."""
     try:
         return not current_ranks().rank
-    except ConfigError:  # told when a loop begins, unless its ranks are given
+    except ConfigError:  # raised when a loop begins
         return True
 
 
 def log_whole_reading(name: str) -> None:
-    """Log once that each of several ranks reads all of a dataset of this class."""
+    """Log once that each rank reads a whole dataset of a class."""
     if was_logged(name, "ranks"):
         return
     with suppress(ConfigError):  # raised when a loader begins
@@ -315,7 +315,7 @@ class WorkerConfig:
         except ConfigError:
             if self._chosen is None or self.data_parallel_group is not None:
                 raise
-            return self._chosen  # which is what the message of the error asks for
+            return self._chosen  # the remedy in the message of the error
         if self._chosen is None or current == self._chosen:
             return current
         if self.data_parallel_group is not None:
@@ -371,7 +371,7 @@ class WorkerConfig:
 
 
 def checked_config(value: Any) -> WorkerConfig:
-    """Return a worker config; `ConfigError` for anything else."""
+    """Return a worker config, or raise `ConfigError` for another value."""
     if not isinstance(value, WorkerConfig):
         raise ConfigError(
             f"worker_config is WorkerConfig(num_workers=4), say; got {value!r:.80}"

@@ -65,9 +65,7 @@ else:
 
 
 def optional_module(name: str, install: str, purpose: str) -> Any:
-    """Return the module `name`; `ConfigError` saying what `pip install` needs where it
-    is missing.
-    """
+    """Import a module; `ConfigError` with an install command if it is missing."""
     try:
         return importlib.import_module(name)
     except ImportError as error:

@@ -108,7 +108,7 @@ _COMPLAINTS = {
 
 
 def over(name: str, actual: int | None = None) -> str:
-    """Return that there is more than a limit allows, and how to raise it, for messages.
+    """Return the message for a value above a limit, and how to raise the limit.
 
     >>> over("LEVELS")
     'lists and mappings are nested too deeply, more than 100; to allow more, set \
@@ -122,9 +122,9 @@ energize.core.limits.LEVELS'
 
 
 class _Budget(threading.local, ContextDecorator):
-    """A block, or a function, in which all that is counted counts together, as that of
-    one sample or batch; what is counted outside of any counts alone. Blocks inside
-    others are part of these.
+    """A block, or a function, in which all sizes add up, as for one sample or batch.
+
+    Nested blocks belong to the outer one. Outside of blocks, each size counts alone.
     """
 
     def __init__(self, name: str) -> None:
@@ -140,11 +140,20 @@ class _Budget(threading.local, ContextDecorator):
         self.blocks.pop()
 
     def spend(self, size: int, counted: int = 0) -> int:
-        """Count the bytes of something before it is made, or as it grows: then it was
-        `counted` so far. Return its size as it is counted now.
+        """Count the bytes of a value before it is created, or as it grows.
 
-        Raise `DecodeError` if that is too much. Time is counted so too, and not
-        measured: what fails once fails on every machine.
+        Time is counted in bytes as well, and not measured, so a failure is the same on
+        every machine.
+
+        Args:
+            size: Number of bytes.
+            counted: Number of bytes of the value that were counted before.
+
+        Returns:
+            The counted size of the value.
+
+        Raises:
+            DecodeError: If the total is above the limit.
         """
         total = (self.blocks[0] if self.blocks else 0) + max(size - counted, 0)
         if total > globals()[self.name]:

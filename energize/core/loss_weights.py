@@ -53,17 +53,17 @@ def may_have_weights(item: Any) -> bool:
 
 
 def field_of(item: Any, name: str) -> Any:
-    """Return a value of a dict, or an attribute; None where there is none."""
+    """Return a value of a dict, or an attribute; None if it is missing."""
     if isinstance(item, _KEYED):
         return item.get(name)
     return getattr(item, name, None)
 
 
 def placed(item: T, name: str, value: Any) -> T | None:
-    """Return a shallow copy with `value` in its place; None where there is none.
+    """Return a shallow copy with a value in a field; None if it has no such field.
 
-    A batch that is a dataclass has to declare the field: an attribute that is no field
-    is lost where the tensors of a batch are moved to another device.
+    A dataclass must declare the field: other attributes are lost when trainers move the
+    tensors of a batch.
     """
     if type(item) is dict:  # as most samples are
         return cast("T", {**cast("dict[str, Any]", item), name: value})
@@ -96,9 +96,7 @@ def _named(item: Any) -> str:
 
 
 def _no_place(item: Any, name: str) -> str:
-    """Return what to do about an item without a place for its weight, or its
-    weights.
-    """
+    """Return the remedy for an item without a field for its weights."""
     subject, base = (
         ("weights of its samples", "Batch") if name == WEIGHTS else ("weight", "Sample")
     )
@@ -112,12 +110,13 @@ def _no_place(item: Any, name: str) -> str:
 
 
 def default_get_batch_keys(batch: Any) -> list[str] | None:
-    """Return the keys of the samples of a batch: its `__key__`, `__keys__` or `keys`,
-    where that is a list of texts; None where there is none. Of a list of batches, those
-    of the first.
+    """Return the keys of the samples of a batch: its `__key__`, `__keys__` or `keys`.
 
-    >>> default_get_batch_keys({"__key__": ["a", "b"]})
-    ['a', 'b']
+    None if it is not a list of texts. For a list of batches, the keys of the first.
+
+    Example:
+        >>> default_get_batch_keys({"__key__": ["a", "b"]})
+        ['a', 'b']
     """
     if isinstance(batch, list):
         batch = batch[0] if batch else None
@@ -136,7 +135,7 @@ def listed_keys(item: Any) -> list[str] | None:
 
 
 def keys_of(item: Any) -> list[str]:
-    """Return the keys of a batch, or that of a sample; nothing where there is none."""
+    """Return the keys of a batch or sample as a list; empty if it has none."""
     key = field_of(item, "__key__")
     return listed_keys(item) or ([key] if isinstance(key, str) else [])
 
@@ -280,12 +279,12 @@ def zeroed(item: T) -> T:
         >>> zeroed({"__key__": ["a", "b"]})
         {'__key__': ['a', 'b'], 'sample_weights': tensor([0., 0.])}
     """
-    untold = (
+    unmarked = (
         isinstance(item, dict)
         and not may_have_weights(item)
         and listed_keys(item) is None
     )
-    if untold or isinstance(item, list):  # nobody asked it to have weights
+    if unmarked or isinstance(item, list):  # it need not have weights
         return item
     try:
         return weighed(item, 0.0)
@@ -365,7 +364,7 @@ def _several_weights(
 
 
 def _row(item: Any) -> torch.Tensor | float | None:
-    """Return the weight of an item, or those of what it is made of."""
+    """Return the weight of an item, or the weights of its samples."""
     weights = field_of(item, WEIGHTS)
     return weight_of(item) if weights is None else as_tensor(weights, torch.float32)
 
@@ -389,14 +388,13 @@ def _pieces(pack: Any) -> int:
     return len(bounds) - 1
 
 
-# Weights taken over by what users' functions make of samples and of batches.
+# Weights of the results of users' functions.
 
 Keep: TypeAlias = Callable[[Any, Any], Any]
-"""Gives what a function made, its second argument, the weights of what the function was
-given.
+"""Adds the weights of an argument to the result of a function.
 
-Raises `LostWeightError`, to go on after the name of the function, for what has no place
-for them.
+It is called with argument and result. Raises `LostWeightError`, to be prefixed with the
+name of the function, if the result has no field for weights.
 """
 
 
@@ -463,7 +461,7 @@ def _any_has_weights(source: Any) -> bool:
 
 
 carried_one_by_one: Keep = partial(carried, several=True)
-"""The same for one of several things that a function made of what it was given."""
+"""As `carried`, for one of several results of a function."""
 
 joined: Keep = partial(carried, together=True)
 """The same for a list of batches."""
@@ -489,21 +487,21 @@ class Passed:
         )
 
     def carry(self, _: Any, result: T) -> T:
-        """Return what it gave; raise `LostWeightError` where weights are lost."""
+        """Return the result; raise `LostWeightError` if weights are lost."""
         weighed = 0 < self._taken == self._weighed
         self._taken = self._weighed = 0
         return _itself(result) if weighed and not isinstance(result, list) else result
 
 
 def _with_weight(sample: Any, result: T) -> T:
-    """Return what was made of one sample, with its weight."""
+    """Return the result for one sample, with its weight."""
     source = field_of(sample, WEIGHT)
     present = field_of(result, WEIGHT)
     factor = encoder_weight(sample)
     if encoder_weight(result) is not None:
         factor = None
     if present is not None and present != source:
-        return result  # it says so itself
+        return result  # the function has set it
     if factor is None:
         weight = source
     elif source is None:
@@ -588,9 +586,7 @@ def _with(result: T, name: str, value: Any) -> T:
 def _by_key(
     previous: list[str], keys: list[str], weights: torch.Tensor
 ) -> torch.Tensor:
-    """Return the weights of the samples `given` in the order in which a batch lists
-    their keys.
-    """
+    """Return weights of samples in the order in which a batch lists their keys."""
     if previous == keys:
         return weights
     at: dict[str, int] = {}

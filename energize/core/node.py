@@ -1,6 +1,6 @@
-"""The vocabulary of nodes: traits, routes, references, and what readers need of a node.
+"""Traits, routes and references of nodes, and the protocols that readers use.
 
-`energize.core.dataset` has the base classes, and explains how a node is written.
+The base classes are in `energize.core.dataset`, with an example of a node.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ INFINITE = 2**63 - 1
 """The `size` of a dataset with an endless first epoch."""
 
 LAST_START = 2**62
-"""Below it positions of one epoch and what is computed from them fit in int64."""
+"""Positions of an epoch below it, and values computed from them, fit in int64."""
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -108,7 +108,7 @@ class Phases(Protocol):
     """Consecutive phases of an order, such as the stages of a plan."""
 
     def state_fields(self, position: int) -> dict[str, Any]:
-        """Return what a state at a position records about its phase, JSON-able."""
+        """Return the JSON-able fields of a state about the phase of a position."""
 
     def check_state(self, state: dict[str, Any]) -> None:
         """Raise `StateError` if a state was saved in another phase than it has here."""

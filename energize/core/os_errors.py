@@ -134,7 +134,7 @@ or use fewer workers'
     prefix = "" if file is None else f"{_text(file)}: "
     if error.errno and error.strerror != os.strerror(
         error.errno
-    ):  # it says itself what to do
+    ):  # its text has the remedy
         return f"{prefix}{fault}: {error.strerror}"
     return (
         f"{prefix}{fault} ({error.strerror or error}); "

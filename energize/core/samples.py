@@ -435,7 +435,7 @@ class CrudeSample(dict[str, Any]):
         return f"{type(self).__name__}({format_sample_compact(dict(self), 2, 25, 60)})"
 
 
-# Samples of one image, alone or with what is said of it.
+# Samples of one image, alone or with a description.
 
 
 @dataclass(kw_only=True, slots=True)
@@ -663,7 +663,7 @@ def _as_turns(value: Any, role: str) -> list[Turn]:
     return [turn_of(turn, number) for number, turn in enumerate(value)]
 
 
-# Samples of a video and what is asked about it.
+# Samples of a video and a question about it.
 
 
 @dataclass(kw_only=True, slots=True)

@@ -555,9 +555,7 @@ class Ahead:
 
     def _learn(self, size: int) -> None:
         self._asked += size
-        if (
-            self._items
-        ):  # what is asked for by now may be what was expected before a change
+        if self._items:  # sizes can be of positions that were announced before a change
             self._each = max(self._least, self._asked / self._items / self._bytes)
 
 

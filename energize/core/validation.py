@@ -47,13 +47,13 @@ _MESSAGES = {
 _OWN = ("value_error", "assertion_error")
 
 
-# What a value of JSON takes in memory at most, with its share of what it is in.
+# Upper bound of the memory of a JSON value, with its share of its container.
 _VALUE_BYTES = 128
 
-# Lists and mappings of which nobody would forbid that they lie in one another.
+# Number of brackets up to which the depth of a text is not checked.
 _SURELY_FLAT = 50
 
-# How a UTF-8 text with a letter that takes so many bytes in memory is told.
+# Patterns of UTF-8 texts with a character of 4 or 2 bytes in memory.
 _WIDE = {4: re.compile(rb"[\xf0-\xff]"), 2: re.compile(rb"[\xc4-\xef]")}
 
 _PAIR = re.compile(rb"(?<!\\)((?:\\\\)*)(\\u[dD][89abAB]\w\w\\u[dD][c-fC-F]\w\w)")
@@ -316,7 +316,7 @@ def _fault(detail: ErrorDetails, keys: list[str]) -> tuple[str, str]:
 
 # Text of YAML and JSON as values. Readers go down by recursion, which ends the process
 # when it is deep enough, and a few lines of aliases can stand for more values than
-# there is memory for: both are told before text is turned into values.
+# there is memory for: both are checked before parsing.
 
 
 def safe_loader() -> type[Any]:
