@@ -187,7 +187,7 @@ def unimax(sizes: _Sizes, budget: _Positive, max_epochs: _Positive) -> dict[str,
 
     Args:
         sizes: The size of each source, in samples or tokens.
-        budget: What is read in total, in the same unit.
+        budget: The samples or tokens that are read in total.
         max_epochs: The maximum number of epochs of a source.
 
     Returns:

@@ -23,7 +23,7 @@ from energize.datasets.mixed_streams import (
     PassLimits,
     SchemeSlots,
 )
-from energize.datasets.transform import counted_alike
+from energize.datasets.transform import with_equal_weighing
 from energize.order import Scheme
 from energize.order.timeline import WeightedScheme
 
@@ -82,7 +82,11 @@ class MultiplexedDataset(Dataset[T_co]):
     ) -> None:
         costs: dict[str, Any] = {} if unit is None else {"unit": unit}
         self.freeze(
-            counted_alike(datasets), names=tuple(names), slots=slots, end=end, **costs
+            with_equal_weighing(datasets),
+            names=tuple(names),
+            slots=slots,
+            end=end,
+            **costs,
         )
 
     traits = NodeTraits(stream=StreamTraits(divisible=False))

@@ -37,7 +37,7 @@ from energize.integrations.torch_data import SharedTable
 from energize.loader.loader import open_loaders
 from energize.loader.state import packed_state, unpacked_state
 from energize.order import Scheme, make_scheme
-from energize.order.weights import checked_weight, names_apart
+from energize.order.weights import checked_weight, describe_differences
 
 __all__ = [
     "Composable",
@@ -452,7 +452,7 @@ class Multiplexer(Composable):
     def _deliver(self, cursor: DatasetReader[Any]) -> Iterator[Any]:
         lane = self._lane()
         in_worker = torch.utils.data.get_worker_info() is not None
-        for number, item in enumerate(cursor, sum(self._cursor_counts("given"))):
+        for number, item in enumerate(cursor, sum(self._cursor_counts("delivered"))):
             if in_worker and number % _REPORT_INTERVAL == 0:
                 self._report_counts()
             if number % lane.count == lane.index:
@@ -463,7 +463,7 @@ class Multiplexer(Composable):
 
     def _report_counts(self) -> None:
         self._counts.report(
-            self._cursor_counts("given") + self._cursor_counts("passes")
+            self._cursor_counts("delivered") + self._cursor_counts("passes")
         )
 
     def _lane(self) -> Lane:
@@ -525,7 +525,7 @@ class Multiplexer(Composable):
         Includes loaders and the workers of a DataLoader; workers report their last
         samples when they end.
         """
-        return self._counted("given")
+        return self._counted("delivered")
 
     @property
     def num_samples_by_name(self) -> dict[str, int]:
@@ -546,14 +546,14 @@ class Multiplexer(Composable):
         return self._by_name(self.reinit_counts)
 
     def _counted(self, field: str) -> list[int]:
-        """Return the counts "given" or "passes" of the latest iteration."""
+        """Return the counts "delivered" or "passes" of the latest iteration."""
         sources = len(self._sampled_names)
         if self._cursor is None and (lanes := _lanes_of(self.dataset)):
             return list(max((lane[field] for lane in lanes), key=sum))
         reported = self._counts.read(add_up="worker" in self.divided_among())
         if reported is None:
             return self._cursor_counts(field)
-        if field == "given":
+        if field == "delivered":
             return reported[:sources]
         return reported[sources:]
 
@@ -605,7 +605,7 @@ def _checked_probas(names: Sequence[str], probas: Any) -> dict[str, float]:
     if not isinstance(probas, Mapping):
         values = [] if probas is None else probas
         probas = dict(zip_longest(names, values, fillvalue=""))
-    difference = names_apart(names, probas)
+    difference = describe_differences(names, probas)
     if difference:
         raise WeightError(f"Multiplexer: sampling_probas and sources: {difference}")
     return {

@@ -51,9 +51,9 @@ from energize.datasets.mix_args import PairOf
 from energize.datasets.order import cut_epochs
 from energize.datasets.rounds import (
     Origins,
+    RoundItem,
     RoundsDataset,
     Step,
-    Taken,
     keyed_by,
     origins_of,
 )
@@ -399,14 +399,14 @@ class FlatBatchDataset(RoundsDataset[T_batch_co], BatchDataset[T_batch_co]):
         )
 
     def round(
-        self, items: Iterator[Taken], reading: ReadContext
+        self, items: Iterator[RoundItem], reading: ReadContext
     ) -> Iterator[Step[T_batch_co]]:
         members = list(islice(items, self.batch_size))
         if members and not (self.drop_last and len(members) < self.batch_size):
             yield partial(self._yielded, members, reading)
 
     def _yielded(
-        self, members: list[Taken], reading: ReadContext
+        self, members: list[RoundItem], reading: ReadContext
     ) -> Iterator[tuple[T_batch_co, Origins]]:
         samples = [member.item for member in members]
         origins = origins_of(members)

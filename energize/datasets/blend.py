@@ -49,7 +49,11 @@ from energize.datasets.mixed_streams import (
     PassLimits,
     SchemeSlots,
 )
-from energize.datasets.transform import counted_alike, gives_batches, without_weights
+from energize.datasets.transform import (
+    gives_batches,
+    with_equal_weighing,
+    without_weights,
+)
 from energize.errors import ConfigError, EmptyDatasetError
 from energize.order.cost import CostScheme, cost_scheme
 from energize.order.scheme import Scheme
@@ -103,7 +107,7 @@ class BlendDataset(MixDataset[T_co]):
         scheme: How slots are assigned: a name, or an object with `counts` and `locate`.
             None is "block" if `block_size` is set, else "even", which keeps the shares
             in every prefix and randomizes the order within that bound.
-        stop: What happens when a dataset is exhausted. "restart": it starts again.
+        stop: The rule for exhausted datasets. "restart": the dataset starts again.
             "first_exhausted": the blend ends before its next slot. "all_exhausted": the
             other datasets take its slots, by weight, until all are exhausted.
         max_epochs: The number of epochs of a dataset that are read: one number, a list,
@@ -190,7 +194,9 @@ class BlendDataset(MixDataset[T_co]):
                     entries = _flattened(entries, scheme, options, checked)
                 entries = merged_entries(entries, type(self).__name__)
             self.freeze(
-                with_distinct_orders(counted_alike(entry.dataset for entry in entries)),
+                with_distinct_orders(
+                    with_equal_weighing(entry.dataset for entry in entries)
+                ),
                 worker_config,
                 weights=tuple(entry.weight for entry in entries),
                 scheme=scheme,

@@ -36,7 +36,12 @@ from energize.core.stream import (
 from energize.core.trace import (
     ReadContext,
 )
-from energize.datasets.rounds import FoundDataset, keyed_by, nothing_made, origins_of
+from energize.datasets.rounds import (
+    StreamDataset,
+    keyed_by,
+    no_result_error,
+    origins_of,
+)
 from energize.errors import ConfigError, EncoderError
 
 T_in = TypeVar("T_in")
@@ -44,7 +49,7 @@ T = TypeVar("T")
 T_batch_co = TypeVar("T_batch_co", covariant=True)
 
 
-class GroupBatchDataset(FoundDataset[T_batch_co]):
+class GroupBatchDataset(StreamDataset[T_batch_co]):
     """Batch samples by group, such as images of one size or texts of similar length.
 
     A batch is delivered as soon as its group is full. At the end of a pass, incomplete
@@ -193,7 +198,7 @@ class _GroupStream(LaneStream[T]):
         self._opening = opening
         self._lane, state, self._reading, _ = opening
         self._over = bool(opening.counter("over"))
-        self._made, self._read = opening.counter("made"), opening.counter("read")
+        self._batches, self._read = opening.counter("made"), opening.counter("read")
         self._most = most_in_vain(dataset.inputs[0], self._lane)
         self._in_vain = 0
         self._groups: dict[Hashable, list[_Waiting]] = {}
@@ -268,7 +273,7 @@ class _GroupStream(LaneStream[T]):
         self._reading.leave_out(failed, self._dataset, origins_of(samples))
         self._in_vain += len(samples)
         if self._in_vain >= self._most:
-            raise nothing_made(self._dataset, self._in_vain)
+            raise no_result_error(self._dataset, self._in_vain)
 
     def _left(self) -> list[_Waiting]:
         """Return the next incomplete group at the end of a pass."""
@@ -283,8 +288,8 @@ class _GroupStream(LaneStream[T]):
         dataset = self._dataset
         word = partial(keyed_by, dataset, "batch", *origins_of(samples))
         members = [sample.sample for sample in samples]
-        number = self._lane.index + self._lane.count * self._made
-        self._made += 1
+        number = self._lane.index + self._lane.count * self._batches
+        self._batches += 1
         call = dataset.batch_call
         locate = by_keys(members)
         return cast(
@@ -301,7 +306,7 @@ class _GroupStream(LaneStream[T]):
             "input": self._input.state(),
             "waiting": waiting,
             "over": int(self._over),
-            "made": self._made,
+            "made": self._batches,
             "read": self._read,
         }
 

@@ -28,7 +28,7 @@ from energize.core.stream import (
 from energize.core.trace import (
     ReadContext,
 )
-from energize.datasets.rounds import RoundsDataset, Step, Taken, alone, keyed_by
+from energize.datasets.rounds import RoundItem, RoundsDataset, Step, alone, keyed_by
 from energize.errors import ConfigError, NotIndexedError
 from energize.order.cost import levelled
 
@@ -115,9 +115,9 @@ class LevelBufferDataset(RoundsDataset[T_co]):
         return Call(self.cost.of, 0)
 
     def round(
-        self, items: Iterator[Taken], reading: ReadContext
+        self, items: Iterator[RoundItem], reading: ReadContext
     ) -> Iterator[Step[T_co]]:
-        buffer: list[Taken] = []
+        buffer: list[RoundItem] = []
         costs: list[float] = []
         call = self._call
         for entry in items:

@@ -23,12 +23,12 @@ from energize.order.weights import (
     WeightScheduler,
     as_fraction,
     checked_temperature,
+    describe_differences,
     ever_positive,
-    given_weight,
     lean,
     limited,
-    names_apart,
     numbers_only,
+    parse_weight,
     tempered,
 )
 
@@ -145,11 +145,11 @@ def _checked_entry(row: Any, name: str | None, location: str) -> MixEntry:
             "which a list is ListSource(list), and a prepared folder "
             "get_train_dataset(path)"
         )
-    return MixEntry(pair[0], given_weight(pair[1], location), name=name)
+    return MixEntry(pair[0], parse_weight(pair[1], location), name=name)
 
 
 def _checked_target(target: Any, entry: MixEntry, location: str) -> Weight:
-    weight = given_weight(target, f"the target weight of {location}")
+    weight = parse_weight(target, f"the target weight of {location}")
     if ever_positive(weight) and not ever_positive(entry.weight):
         raise WeightError(
             f"{location} has a target weight and the weight 0, so it is never drawn; "
@@ -198,7 +198,7 @@ def by_name(weights: object, names: Sequence[str]) -> list[Any]:
             "datasets given by name need weights={name: weight}, or a WeightScheduler; "
             f"got {weights!r}"
         )
-    if difference := names_apart(names, named):
+    if difference := describe_differences(names, named):
         raise WeightError(f"the weights do not name the datasets: {difference}")
     return [named[name] for name in names]
 

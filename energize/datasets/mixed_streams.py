@@ -93,9 +93,9 @@ class MixedStream(LaneStream[T]):
         mix: The dataset.
         opening: How the sources are opened.
         slots: The sources of the slots to come.
-        given: Items of each source in this epoch.
+        delivered: Items of each source in this epoch.
         passes: Passes over each source in this epoch.
-        limits: What happens after the last pass over a source.
+        limits: The rule after the last pass over a source.
         seen: Whether the current pass over each source has given an item, as 0 or 1.
     """
 
@@ -117,7 +117,7 @@ class MixedStream(LaneStream[T]):
         self.limits = limits
         inputs = len(self._datasets)
         state = opening.state
-        self.given = numbers_field(state, "given", inputs)
+        self.delivered = numbers_field(state, "given", inputs)
         self.passes = numbers_field(state, "passes", inputs)
         position = None if state is None else state_field(state, "slots", dict)
         left_out = limits.left_out(self.passes)
@@ -147,7 +147,7 @@ class MixedStream(LaneStream[T]):
                 self.seen[source] = 1
                 if not self._accepts(item, source):
                     continue
-                self.given[source] += 1
+                self.delivered[source] += 1
                 self.origin = shifted(reader.origin, self._parts_before[source])
                 return item
         raise StopIteration
@@ -155,7 +155,7 @@ class MixedStream(LaneStream[T]):
     def _accepts(self, item: T, source: int) -> bool:
         """Return whether an item gets the current slot, or is left out."""
         try:
-            self.slots.advance(item, partial(self._where, source))
+            self.slots.advance(item, partial(self._locate, source))
         except SkipSample as reason:
             self._rejected += 1
             if self._rejected >= MAX_ATTEMPTS:
@@ -167,7 +167,7 @@ class MixedStream(LaneStream[T]):
         self._rejected = 0
         return True
 
-    def _where(self, source: int) -> str:
+    def _locate(self, source: int) -> str:
         """Return where the last item of a source comes from."""
         dataset = self._datasets[source]
         refs = refs_of(dataset, self._inputs[source].origin)
@@ -207,12 +207,12 @@ class MixedStream(LaneStream[T]):
         """Return the state; after the end that of the next epoch, and the counts of
         this one as `ended`.
         """
-        counts = {"given": list(self.given), "passes": list(self.passes)}
+        counts = {"given": list(self.delivered), "passes": list(self.passes)}
         start = EpochStart(self.slots, self._inputs, self.seen)
         ended: State = {}
         if self._over:
             ended = {"ended": counts}
-            counts = {name: [0] * len(self.given) for name in counts}
+            counts = {name: [0] * len(self.delivered) for name in counts}
             start = self.next_epoch()
         return {
             "slots": start.slots.state(),

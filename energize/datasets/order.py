@@ -34,7 +34,7 @@ from energize.core.stream import (
 )
 from energize.core.tree import one_each
 from energize.datasets.mix import MixDataset, MixOrder
-from energize.datasets.transform import counted_alike
+from energize.datasets.transform import with_equal_weighing
 from energize.errors import ConfigError, NotIndexedError
 from energize.order.scheme import RepeatedScheme, SuccessionScheme
 
@@ -88,7 +88,7 @@ class ConcatDataset(MixDataset[T_co]):
     ) -> None:
         if not datasets:
             raise ConfigError("ConcatDataset: there are no datasets to concatenate")
-        self.freeze(counted_alike(datasets), worker_config)
+        self.freeze(with_equal_weighing(datasets), worker_config)
         for number, (dataset, _) in enumerate(pairwise(self.inputs)):
             if dataset.sized and dataset.size == INFINITE:
                 raise ConfigError(

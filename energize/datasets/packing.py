@@ -24,9 +24,9 @@ from energize.core.stream import by_keys, sample_keys_of
 from energize.core.trace import ReadContext, Request
 from energize.datasets.rounds import (
     Origins,
+    RoundItem,
     RoundsDataset,
     Step,
-    Taken,
     alone,
     keyed_by,
     origins_of,
@@ -165,7 +165,7 @@ class PackingDataset(RoundsDataset[T_pack_co]):
         )
 
     def round(
-        self, items: Iterator[Taken], reading: ReadContext
+        self, items: Iterator[RoundItem], reading: ReadContext
     ) -> Iterator[Step[T_pack_co]]:
         buffer = list(islice(items, self.buffer_size))
         if not buffer:
@@ -183,7 +183,7 @@ class PackingDataset(RoundsDataset[T_pack_co]):
         for pack in packs:
             yield partial(self._packed, pack, reading)
 
-    def _checked(self, selected: Any, buffer: list[Taken]) -> list[list[Taken]]:
+    def _checked(self, selected: Any, buffer: list[RoundItem]) -> list[list[RoundItem]]:
         """Return the lists that `pre_packer` selected, each sample with its origin."""
         buffered = {id(entry.item): entry for entry in buffer}
         if not _is_list_of_lists(selected):
@@ -208,7 +208,7 @@ class PackingDataset(RoundsDataset[T_pack_co]):
             "for each of its samples"
         )
 
-    def _encoded(self, pack: list[Taken], reading: ReadContext) -> list[Any]:
+    def _encoded(self, pack: list[RoundItem], reading: ReadContext) -> list[Any]:
         items = [entry.item for entry in pack]
         if self._encode is None:
             return items
@@ -221,11 +221,11 @@ class PackingDataset(RoundsDataset[T_pack_co]):
         return self._encode.map(items, request, words)
 
     def _packed(
-        self, pack: list[Taken], reading: ReadContext
+        self, pack: list[RoundItem], reading: ReadContext
     ) -> Iterator[tuple[T_pack_co, Origins]]:
         """Yield the packs of a list of samples; none if all samples are left out."""
         samples: list[Any] = []
-        packed: list[Taken] = []
+        packed: list[RoundItem] = []
         for entry, item in zip(pack, self._encoded(pack, reading), strict=True):
             if isinstance(item, Failed):
                 reading.leave_out(item, self, entry.origin)
@@ -300,7 +300,7 @@ class ShuffleBufferDataset(RoundsDataset[T_co]):
         )
 
     def round(
-        self, items: Iterator[Taken], reading: ReadContext
+        self, items: Iterator[RoundItem], reading: ReadContext
     ) -> Iterator[Step[T_co]]:
         buffer = list(islice(items, self.buffer_size))
         if buffer:

@@ -25,7 +25,7 @@ from energize.data.selection import source_labels
 from energize.datasets.batch import BatchDataset, members_between, same
 from energize.datasets.mix import MixDataset, MixOrder
 from energize.datasets.mix_args import QuotaPair, checked_streams
-from energize.datasets.transform import counted_alike
+from energize.datasets.transform import with_equal_weighing
 from energize.order.composition import BatchComposition, EpochOrder, EpochScheme
 from energize.order.quota import EpochDraws, Quota, epoch_counts, epoch_size_in_samples
 
@@ -54,7 +54,7 @@ class QuotaDataset(MixDataset[T_co]):
             of them.
         epoch_size: Samples of an epoch, such as 10_000 or "10k", which proportions
             divide. None for the number of all samples.
-        sampling_method: Which samples are repeated. "balanced": different samples in
+        sampling_method: How repeated samples are chosen. "balanced": others in
             every epoch, all equally often in the long run. "fixed": the same samples.
         shuffle: Whether every pass has a random order, and datasets are interleaved.
             Otherwise the datasets follow one another, in stored order.
@@ -103,7 +103,7 @@ class QuotaDataset(MixDataset[T_co]):
             checked_choice(sampling_method, "sampling_method", SAMPLING_METHODS)
             pairs = checked_streams(streams)
             self.freeze(
-                inputs=counted_alike(dataset for dataset, _ in pairs),
+                inputs=with_equal_weighing(dataset for dataset, _ in pairs),
                 quotas=tuple(quota for _, quota in pairs),
                 epoch_size=None
                 if epoch_size is None
@@ -341,7 +341,7 @@ class ComposedDataset(BatchDataset[T_batch_co]):
             of them.
         batch_size: Samples of a batch of one device.
         global_batch_size: Samples of a global batch. None for `batch_size`.
-        batching_method: Which samples share a batch, see above.
+        batching_method: The rule for samples of a batch, see above.
         batcher: Makes a batch of a list of samples. None returns the list.
         epoch_size: As for `QuotaDataset`.
         sampling_method: As for `QuotaDataset`.
@@ -424,7 +424,7 @@ class ComposedDataset(BatchDataset[T_batch_co]):
         mixed = self.samples.composition
         first, end = mixed.bounds(at)
         empty = first == end
-        first = np.where(empty, mixed.lent(at), first)
+        first = np.where(empty, mixed.padding_samples(at), first)
         start = epoch * self.samples.size
         routes = members_between(start + first, start + np.maximum(end, first + 1))
         return routes._replace(padding=empty[routes.owner]) if empty.any() else routes

@@ -36,14 +36,14 @@ from energize.errors import EmptyDatasetError
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
-Made = TypeVar("Made")
+Result = TypeVar("Result")
 
 Origins = tuple[Origin, ...]
 Step = Callable[[], Iterator[tuple[T, Origins]]]
 """Makes items, each with its origin."""
 
 
-class Taken(NamedTuple):
+class RoundItem(NamedTuple):
     """An item of the input of a round.
 
     Attributes:
@@ -59,7 +59,7 @@ class Taken(NamedTuple):
     passed: Any
 
 
-class FoundDataset(Dataset[T_co]):
+class StreamDataset(Dataset[T_co]):
     """A stream: the number of items is unknown until its input is read.
 
     It has no random access, and a length only if its input never ends.
@@ -87,14 +87,14 @@ class FoundDataset(Dataset[T_co]):
         """Return None: counts are unknown before the input is read."""
 
 
-class RoundsDataset(FoundDataset[T_co]):
+class RoundsDataset(StreamDataset[T_co]):
     """A dataset that reads in rounds."""
 
     order_name = "RoundsDataset"
 
     @abstractmethod
     def round(
-        self, items: Iterator[Taken], reading: ReadContext
+        self, items: Iterator[RoundItem], reading: ReadContext
     ) -> Iterator[Step[T_co]]:
         """Return the steps of a round.
 
@@ -116,7 +116,7 @@ def origins_of(members: Iterable[Any]) -> Origins:
     return tuple(origin for member in members for origin in member.origin)
 
 
-def alone(entry: Taken) -> Iterator[tuple[Any, Origins]]:
+def alone(entry: RoundItem) -> Iterator[tuple[Any, Origins]]:
     """Yield one item unchanged, as the only item of its step."""
     yield entry.passed, entry.origin
 
@@ -133,7 +133,7 @@ def keyed_by(dataset: Dataset[Any], purpose: str, *origins: Origin) -> int:
     return derive(purpose, dataset.key, *numbers) % 2**64
 
 
-def nothing_made(dataset: Dataset[Any], items: int) -> EmptyDatasetError:
+def no_result_error(dataset: Dataset[Any], items: int) -> EmptyDatasetError:
     """Return the error for a number of items in a row without a result."""
     return EmptyDatasetError(
         f"{label_of(dataset)}: nothing was made of {items} items in a row. Check what "
@@ -148,7 +148,7 @@ class RoundStream(LaneStream[T]):
         self._dataset = dataset
         self._lane, _, self._reading, _ = opening
         self._before, self._done = opening.counter("before"), opening.counter("done")
-        self._given = opening.counter("given")
+        self._delivered = opening.counter("given")
         inside = opening.inner._replace(endless=False)
         self._input: LaneReader[Any] = LaneReader(dataset.inputs[0], inside)
         self._start = self._input.state()
@@ -163,12 +163,12 @@ class RoundStream(LaneStream[T]):
                 self._items = self._next_step()
             for item, origin in self._items:
                 self.origin = origin
-                self._given += 1
+                self._delivered += 1
                 self._in_vain = -self._read  # its own round adds them at its end
                 return item
             self._items = None
             self._done = self._done + 1
-            self._given = 0
+            self._delivered = 0
 
     def _next_step(self) -> Iterator[tuple[T, Origins]]:
         """Return the remaining items of the next step, or raise `StopIteration`."""
@@ -176,14 +176,14 @@ class RoundStream(LaneStream[T]):
             if self._steps is None:
                 self._read = 0
                 self._over = False
-                steps = self._dataset.round(self._taken(), self._reading)
+                steps = self._dataset.round(self._remaining(), self._reading)
                 self._steps = self._after(steps, self._done)
             step = next(self._steps, None)
             if step is not None:
-                return self._after(step(), self._given)
+                return self._after(step(), self._delivered)
             self._end_round()
 
-    def _after(self, results: Iterator[Made], count: int) -> Iterator[Made]:
+    def _after(self, results: Iterator[Result], count: int) -> Iterator[Result]:
         """Return an iterator after the first `count` results."""
         if not count:
             return results
@@ -196,14 +196,14 @@ class RoundStream(LaneStream[T]):
     def first_unread(
         self, branches: Iterator[int], reached: int | None = None
     ) -> int | None:
-        if self._given and self._items is None:
-            delivered = self._given
-            self._given = 0
+        if self._delivered and self._items is None:
+            delivered = self._delivered
+            self._delivered = 0
             self._items = self._next_step()
-            self._given = sum(1 for _ in islice(self._items, delivered))
+            self._delivered = sum(1 for _ in islice(self._items, delivered))
         return super().first_unread(branches)
 
-    def _taken(self) -> Iterator[Taken]:
+    def _remaining(self) -> Iterator[RoundItem]:
         """Yield the rest of the lane's pass."""
         while True:
             try:
@@ -214,25 +214,25 @@ class RoundStream(LaneStream[T]):
             number = self._lane.index + self._lane.count * (self._before + self._read)
             self._read += 1
             item, _ = with_marks(passed)
-            yield Taken(item, self._input.origin, number, passed)
+            yield RoundItem(item, self._input.origin, number, passed)
 
     def _end_round(self) -> None:
         self._steps = None
         self._done = 0
-        self._given = 0
+        self._delivered = 0
         self._start = self._input.state()
         self._before += self._read
         if self._over:
             raise StopIteration
         self._in_vain += self._read
         if self._in_vain >= most_in_vain(self._dataset.inputs[0], self._lane):
-            raise nothing_made(self._dataset, self._in_vain)
+            raise no_result_error(self._dataset, self._in_vain)
 
     def state(self) -> State:
         start = self._start
         earlier = self._before
         done = self._done
-        delivered = self._given
+        delivered = self._delivered
         if delivered and self._dataset.traits.stream.filters:
             start = self._input.state()
             earlier = earlier + self._read

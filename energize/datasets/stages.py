@@ -37,7 +37,7 @@ from energize.datasets.stage_plan import (
     source_names,
     stage_label,
 )
-from energize.datasets.transform import counted_alike
+from energize.datasets.transform import with_equal_weighing
 from energize.errors import (
     ConfigError,
     EmptyDatasetError,
@@ -160,7 +160,7 @@ class StagedDataset(MixDataset[T_co]):
                     "an object that has __len__ and __getitem__ in SequenceSource"
                 )
         self.freeze(
-            inputs=counted_alike(stage.dataset for stage in plan.stages),
+            inputs=with_equal_weighing(stage.dataset for stage in plan.stages),
             worker_config=worker_config,
             plan=plan.with_datasets(lambda _: None),
             carry_over=carry_over,

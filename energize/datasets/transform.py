@@ -39,9 +39,9 @@ from energize.core.trace import (
 )
 from energize.datasets.rounds import (
     Origins,
+    RoundItem,
     RoundsDataset,
     Step,
-    Taken,
     alone,
     keyed_by,
 )
@@ -177,13 +177,13 @@ class FlatMapDataset(RoundsDataset[T_out_co], MapDataset[T_out_co]):
         )
 
     def round(
-        self, items: Iterator[Taken], reading: ReadContext
+        self, items: Iterator[RoundItem], reading: ReadContext
     ) -> Iterator[Step[T_out_co]]:
         for entry in islice(items, 1):
             yield partial(self._yielded, entry, reading)
 
     def _yielded(
-        self, entry: Taken, reading: ReadContext
+        self, entry: RoundItem, reading: ReadContext
     ) -> Iterator[tuple[T_out_co, Origins]]:
         word = partial(keyed_by, self, "map", *entry.origin)
         locate = by_keys(entry.item)
@@ -247,7 +247,7 @@ class FilterDataset(RoundsDataset[T_co]):
         return Call(self.filter_fn, 0, tolerance=self.failure_tolerance())
 
     def round(
-        self, items: Iterator[Taken], reading: ReadContext
+        self, items: Iterator[RoundItem], reading: ReadContext
     ) -> Iterator[Step[T_co]]:
         for entry in islice(items, 1):
             word = partial(keyed_by, self, "filter", *entry.origin)
@@ -339,12 +339,12 @@ class IterMapDataset(RoundsDataset[T_out_co]):
         )
 
     def round(
-        self, items: Iterator[Taken], reading: ReadContext
+        self, items: Iterator[RoundItem], reading: ReadContext
     ) -> Iterator[Step[T_out_co]]:
-        yield partial(self._made, islice(items, self.segment_length), reading)
+        yield partial(self._call_segment, islice(items, self.segment_length), reading)
 
-    def _made(
-        self, segment: Iterator[Taken], reading: ReadContext
+    def _call_segment(
+        self, segment: Iterator[RoundItem], reading: ReadContext
     ) -> Iterator[tuple[T_out_co, Origins]]:
         """Yield the results for a segment, each with the items read since the last."""
         for (
@@ -354,7 +354,9 @@ class IterMapDataset(RoundsDataset[T_out_co]):
             passed = Passed()
 
             def items(
-                first: Taken = first, read: list[Origin] = read, passed: Passed = passed
+                first: RoundItem = first,
+                read: list[Origin] = read,
+                passed: Passed = passed,
             ) -> Iterator[Any]:
                 passed.take(first.item)
                 yield first.item
@@ -378,12 +380,12 @@ class IterMapDataset(RoundsDataset[T_out_co]):
         return f"a segment of {type(self).__name__}"
 
 
-def _next_for_call(items: Iterator[Taken]) -> Taken | None:
+def _next_for_call(items: Iterator[RoundItem]) -> RoundItem | None:
     """Return the next item for the running call; None at the end."""
     window = current_window()
     if window is None:
         return next(items, None)
-    read: Callable[[], Taken | None] = partial(next, items, None)
+    read: Callable[[], RoundItem | None] = partial(next, items, None)
     return window.read_for_call(read)
 
 
@@ -542,24 +544,24 @@ def without_weights(
     return dataset, weighed_so
 
 
-def counted_alike(datasets: Iterable[Dataset[T]]) -> list[Dataset[T]]:
-    """Return the inputs of a mix; if one of them has loss weights, the items of the
-    others get 1.
+def with_equal_weighing(datasets: Iterable[Dataset[T]]) -> list[Dataset[T]]:
+    """Return the inputs of a mix with loss weights in all inputs or in none.
 
-    So all items of the mix have the same keys, whichever input they are from.
+    If one input has loss weights, items of the others get 1, so that all items of the
+    mix have the same keys.
     """
     inputs = list(datasets)
-    # None: not a dataset, which the mix refuses.
-    weighted = [getattr(each, "has_loss_weights", None) for each in inputs]
+    # None: not a dataset, which the mix rejects.
+    weighted = [getattr(item, "has_loss_weights", None) for item in inputs]
     if not any(weighted):
         return inputs
     return [
-        _counted_once(dataset) if has_weights is False else dataset
+        _weighed_once(dataset) if has_weights is False else dataset
         for dataset, has_weights in zip(inputs, weighted, strict=True)
     ]
 
 
-def _counted_once(dataset: Dataset[T]) -> Dataset[T]:
+def _weighed_once(dataset: Dataset[T]) -> Dataset[T]:
     weighing = Weighing(1.0, gives_batches(dataset), optional=True)
     return SampleWeightDataset(dataset, 1.0).replace(map_fn=weighing, seeded=False)
 

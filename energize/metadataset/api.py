@@ -66,9 +66,9 @@ def get_train_dataset(  # noqa: PLR0913
     """Return the batches of a folder or a metadataset for training.
 
     The batches are shuffled and without end. Samples of the parts of a metadataset are
-    drawn in the proportion of their weights, go through the hooks of `task_encoder`,
-    and are delivered as batches of exactly `batch_size` samples. A metadataset whose
-    outermost blend sets an end (a stop rule, quotas) is delivered in its epochs.
+    drawn in the proportion of their weights, processed by the hooks of `task_encoder`,
+    and delivered as batches of exactly `batch_size` samples. If the outermost blend
+    sets an end (a stop rule, quotas), the batches are delivered in epochs.
 
     A split with stages gives a `StagedDataset` of the batches of each stage; a
     `batch_size` in the stage's `batch` wins over the argument.

@@ -266,7 +266,7 @@ class BatchComposition:
         first = start + device * length // self.devices
         return first, start + (device + 1) * length // self.devices
 
-    def lent(self, batch: Int64Array) -> Int64Array:
+    def padding_samples(self, batch: Int64Array) -> Int64Array:
         """Return the sample that pads each device batch of an epoch if it is empty.
 
         For device d of a global batch of r samples, this is sample d mod r.

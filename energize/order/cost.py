@@ -28,7 +28,7 @@ from energize.core.arrays import (
 from energize.core.node import INFINITE
 from energize.core.rng import derive, hash_positions
 from energize.order.timeline import Changes, Names, Segment, Settings, WeightedScheme
-from energize.order.weights import Era, GivenWeights, Weight, era_at, named_weights
+from energize.order.weights import Era, Weight, WeightsArgument, era_at, named_weights
 
 _BLOCK = 4096
 """Items of a block. Costs are computed by block; only the sum of each is cached."""
@@ -434,7 +434,7 @@ class CostScheme(WeightedScheme):
         return low
 
 
-def cost_scheme(weights: GivenWeights, lines: Sequence[Line]) -> CostScheme:
+def cost_scheme(weights: WeightsArgument, lines: Sequence[Line]) -> CostScheme:
     """Return the scheme by which shares hold in the cost of items.
 
     Args:

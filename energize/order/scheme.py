@@ -112,7 +112,7 @@ class RepeatedScheme:
         return source, nth + earlier
 
 
-def first_where(holds: Callable[[int], bool], upto: int, guess: float) -> int:
+def first_true(holds: Callable[[int], bool], upto: int, guess: float) -> int:
     """Return the smallest number above 0 for which `holds` is true.
 
     Args:
@@ -121,7 +121,7 @@ def first_where(holds: Callable[[int], bool], upto: int, guess: float) -> int:
         guess: A start for the search; a good guess needs few calls.
 
     Example:
-        >>> first_where(lambda number: number * number >= 90, 1000, guess=9)
+        >>> first_true(lambda number: number * number >= 90, 1000, guess=9)
         10
     """
     low = 0

@@ -9,7 +9,7 @@ import numpy as np
 from energize.core.arrays import Int64Array
 from energize.core.checks import checked_choice, checked_whole
 from energize.core.node import INFINITE
-from energize.order.scheme import FARTHEST, RepeatedScheme, Scheme, first_where
+from energize.order.scheme import FARTHEST, RepeatedScheme, Scheme, first_true
 from energize.order.timeline import MixingScheme
 
 STOP_RULES = ("restart", "first_exhausted", "all_exhausted")
@@ -92,7 +92,7 @@ def stopped_scheme(scheme: Scheme, limits: Int64Array, stop: str) -> tuple[Schem
 
     end = FARTHEST
     if not (limits == INFINITE).all():
-        end = first_where(beyond, FARTHEST, guess)
+        end = first_true(beyond, FARTHEST, guess)
     if end == FARTHEST:
         return scheme, INFINITE
     return RepeatedScheme(scheme, scheme.counts(end - 1)), end - 1

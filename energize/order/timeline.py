@@ -36,15 +36,15 @@ from energize.order.runs import (
     divided,
     rounded_shares,
 )
-from energize.order.scheme import FARTHEST, Scheme, first_where
+from energize.order.scheme import FARTHEST, Scheme, first_true
 from energize.order.weights import (
     Era,
-    GivenWeights,
     Weight,
+    WeightsArgument,
+    describe_differences,
     era_at,
     ever_positive,
     named_weights,
-    names_apart,
     schedules_in,
     shares_at,
     weight_as_described,
@@ -214,9 +214,9 @@ class WeightedScheme(ABC):
     @property
     def changes(self) -> Changes:
         """The slots at which weights change, and the new weights."""
-        return tuple((era.start, era.given) for era in self.eras[1:])
+        return tuple((era.start, era.original) for era in self.eras[1:])
 
-    def with_weights_from(self, slot: int, weights: GivenWeights) -> Self:
+    def with_weights_from(self, slot: int, weights: WeightsArgument) -> Self:
         """Return the same scheme with other weights from a slot on.
 
         Earlier slots stay the same.
@@ -242,12 +242,12 @@ class WeightedScheme(ABC):
             )
         names, listed = named_weights(weights)
         if names and self.names:
-            if difference := names_apart(self.names, names):
+            if difference := describe_differences(self.names, names):
                 raise WeightError(f"the weights do not name the sources: {difference}")
             listed = tuple(
                 map(dict(zip(names, listed, strict=True)).__getitem__, self.names)
             )
-        if len(listed) != (count := len(self.eras[0].given)):
+        if len(listed) != (count := len(self.eras[0].original)):
             raise WeightError(f"{len(listed)} weights are given for {count} sources")
         return self._with(self._until(at), eras=[*self.eras, self._era(at, listed)])
 
@@ -310,7 +310,7 @@ class WeightedScheme(ABC):
             slot: Slot of the mix.
         """
         era, _ = era_at(self.eras, slot)
-        shares: list[float] = shares_at(era.given, [slot])[0].tolist()
+        shares: list[float] = shares_at(era.original, [slot])[0].tolist()
         return shares
 
     @property
@@ -333,7 +333,7 @@ class WeightedScheme(ABC):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the parameters, without computed segments."""
-        changes = (0, self.eras[0].given), *self.changes
+        changes = (0, self.eras[0].original), *self.changes
         return type(self), (self.names, changes, self._settings)
 
 
@@ -417,7 +417,7 @@ class MixingSegment(Segment):
         left = (limits - self.before)[self.members]
         shares = self.shares
         guess = float((left / np.maximum(shares, 1e-18)).min() * shares.sum()) / window
-        return first_where(beyond, most, guess) - 1
+        return first_true(beyond, most, guess) - 1
 
 
 class MixingScheme(WeightedScheme):
@@ -476,7 +476,7 @@ class MixingScheme(WeightedScheme):
                     f"the scheme {self._name!r} takes no notice of weights; use 'even'"
                 )
             era = Era(slot, [float(ever_positive(weight)) for weight in weights])
-            era.given = tuple(weights)
+            era.original = tuple(weights)
             return era
         return Era(slot, weights, self._window if self._name == "block" else 1)
 
@@ -581,7 +581,7 @@ def _capped(weights: FloatArray, left: Int64Array, size: int) -> Int64Array:
 
 
 def make_scheme(
-    name: str, weights: GivenWeights, *, key: int = 0, **options: Any
+    name: str, weights: WeightsArgument, *, key: int = 0, **options: Any
 ) -> MixingScheme:
     """Return a scheme over sources with weights.
 

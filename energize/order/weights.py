@@ -52,7 +52,7 @@ def checked_weight(weight: object, location: str, label: str = "a weight") -> fl
     return value
 
 
-def names_apart(expected: Iterable[str], actual: Iterable[str]) -> str:
+def describe_differences(expected: Iterable[str], actual: Iterable[str]) -> str:
     """Return the missing and unknown names as text; "" if the names are the same.
 
     Args:
@@ -234,7 +234,7 @@ class WeightScheduler:
             )
         object.__setattr__(self, "schedule", points)
         for point in points:
-            if difference := names_apart(self.dataset_names, point.weights):
+            if difference := describe_differences(self.dataset_names, point.weights):
                 raise WeightError(
                     f"WeightScheduler: the point at step {point.step} does not name "
                     f"the sources of the first one: {difference}"
@@ -570,12 +570,12 @@ class Compound:
 Weight: TypeAlias = float | Fraction | Schedule | Compound
 """The weight of a source of a mix."""
 
-GivenWeights: TypeAlias = Sequence[Weight] | Mapping[str, Weight] | WeightScheduler
+WeightsArgument: TypeAlias = Sequence[Weight] | Mapping[str, Weight] | WeightScheduler
 """A weight for each source: by position, by name, or over time."""
 
 
 def named_weights(
-    argument: GivenWeights,
+    argument: WeightsArgument,
 ) -> tuple[tuple[str, ...] | None, tuple[Weight, ...]]:
     """Return the names and the checked weights of sources.
 
@@ -601,11 +601,11 @@ def named_weights(
             "weights are a list of numbers, or numbers by name; got "
             f"{reprlib.repr(argument)}"
         ) from None
-    checked = tuple(given_weight(weight, f"weight {name!r}") for name, weight in listed)
+    checked = tuple(parse_weight(weight, f"weight {name!r}") for name, weight in listed)
     return tuple(weights) if named else None, checked
 
 
-def given_weight(weight: Any, location: str) -> Weight:
+def parse_weight(weight: Any, location: str) -> Weight:
     """Return a checked weight: numbers without rounding, others unchanged."""
     return (
         weight
@@ -732,7 +732,7 @@ class Era:
         drawn: Whether the weight of a source is ever above 0, bool, shape
             (num_sources,).
         points: The slots of the points of all schedules.
-        given: The original weights, if a scheme replaces them.
+        original: The original weights, if a scheme replaces them.
 
     Args:
         start: The first slot.
@@ -747,7 +747,7 @@ class Era:
         self.weights = tuple(weights)
         self.start = start
         self._block = block
-        self.given = self.weights
+        self.original = self.weights
         self.drawn = np.array(list(map(ever_positive, self.weights)), dtype=np.bool_)
         schedules = list(schedules_in(self.weights))
         self.points = sorted(

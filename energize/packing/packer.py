@@ -269,7 +269,7 @@ def balanced(
     if costs is None:
         tokens = sizes[:, 0].astype(np.float64)
         costs = tokens * (tokens + 6 * HIDDEN_SIZE)
-    samples = _Given(sizes, capacities, _checked_costs(costs, len(sizes)))
+    samples = _Samples(sizes, capacities, _checked_costs(costs, len(sizes)))
     fitted = best_fit(sizes, capacities.tolist())
     if not fitted:
         return []
@@ -288,7 +288,7 @@ def balanced(
     return _in_order_of_arrival(divided)
 
 
-class _Given(NamedTuple):
+class _Samples(NamedTuple):
     """The samples of `balanced`.
 
     Attributes:
@@ -316,7 +316,7 @@ def _checked_costs(costs: Sequence[float] | FloatArray, samples: int) -> FloatAr
     return array
 
 
-def _cheapest_first(samples: _Given, count: int) -> list[list[int]] | None:
+def _cheapest_first(samples: _Samples, count: int) -> list[list[int]] | None:
     """Return `count` packs, each sample in the cheapest pack with room.
 
     None if impossible.
@@ -329,7 +329,9 @@ def _cheapest_first(samples: _Given, count: int) -> list[list[int]] | None:
     return next((packs for packs in tried if packs is not None), None)
 
 
-def _in_turn(samples: _Given, count: int, order: Int64Array) -> list[list[int]] | None:
+def _in_turn(
+    samples: _Samples, count: int, order: Int64Array
+) -> list[list[int]] | None:
     """Return packs for samples in an order, each in the cheapest pack with room.
 
     None if a sample does not fit.
@@ -349,7 +351,7 @@ def _in_turn(samples: _Given, count: int, order: Int64Array) -> list[list[int]] 
     return packs
 
 
-def _even_out(packs: list[list[int]], samples: _Given) -> None:
+def _even_out(packs: list[list[int]], samples: _Samples) -> None:
     """Exchange samples between expensive and other packs, in place.
 
     Stops if all packs are within `_ALIKE` of the mean, or no exchange makes the more
