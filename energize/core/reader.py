@@ -70,12 +70,12 @@ class ReadItems(NamedTuple, Generic[T]):
         items: The items.
         states: The state of the lane after each item. Empty for an indexed dataset,
             where the state is a position.
-        made: The origin of each item.
+        origins: The origin of each item.
     """
 
     items: Sequence[T]
     states: Sequence[State]
-    made: Sequence[ItemOrigin]
+    origins: Sequence[ItemOrigin]
 
 
 class Reader(ABC, Iterator[T_co]):

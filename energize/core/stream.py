@@ -425,9 +425,9 @@ class ContentStream(LaneStream[T]):
         # or without.
         held = None if state is None else state_field({"input": state}, "input", dict)
         calls = [] if held is None else state_field({_CALLS: [], **held}, _CALLS, list)
-        calls_here, below = (calls[-1:], calls[:-1]) if draws else ([], calls)
+        node_calls, below = (calls[-1:], calls[:-1]) if draws else ([], calls)
         self._called = (
-            counter_field({_CALLS: calls_here[0]}, _CALLS) if calls_here else 0
+            counter_field({_CALLS: node_calls[0]}, _CALLS) if node_calls else 0
         )
         below_it = None if held is None else {**held, _CALLS: below}
         self._input = open_input(opening._replace(state=below_it))

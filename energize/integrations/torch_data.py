@@ -64,11 +64,11 @@ def _shared_array(numbers: list[int]) -> Any:
 class SharedTable:
     """Integers in memory that a process shares with the processes that it starts.
 
-    Other copies have a table of their own, which begins with the entries from `_kept`
-    on.
+    Other copies have a table of their own, which begins with the entries from
+    `_first_copied` on.
     """
 
-    _kept = 0
+    _first_copied = 0
 
     def __init__(self, numbers: list[int]) -> None:
         self._table: Any = self._shared(numbers)
@@ -78,7 +78,11 @@ class SharedTable:
         return _shared_array(numbers)
 
     def __getstate__(self) -> dict[str, Any]:
-        table = self._table if get_spawning_popen() else list(self._table[self._kept :])
+        table = (
+            self._table
+            if get_spawning_popen()
+            else list(self._table[self._first_copied :])
+        )
         return {**self.__dict__, "_table": table}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -95,7 +99,7 @@ class SharedPlace(SharedTable):
     The first worker advances the place, and the others of the same loop join it.
     """
 
-    _kept = _SET
+    _first_copied = _SET
 
     def __init__(self) -> None:
         super().__init__([1, 0, 0])

@@ -134,7 +134,7 @@ class Follower:
             for name, dataset_input in zip(self._names, named.blend.inputs, strict=True)
             for source in dataset_input.sources
         }
-        self._begin_anew()
+        self._reset()
 
     def observe(
         self,
@@ -164,7 +164,7 @@ class Follower:
         if self._items < self._every * world:
             return None
         sums, counts = self._summed()
-        self._begin_anew()
+        self._reset()
         means = {name: sums[name] / count for name, count in counts.items() if count}
         seen = {name: count for name, count in counts.items() if count}
         answer = self.policy.observe(self._loader.step, means, seen)
@@ -205,7 +205,7 @@ class Follower:
             self._sums = {name: float(sums[name]) for name in self._names}
             self._counts = counted
 
-    def _begin_anew(self) -> None:
+    def _reset(self) -> None:
         self._sums = dict.fromkeys(self._names, 0.0)
         self._counts = dict.fromkeys(self._names, 0)
         self._items = 0
@@ -245,13 +245,13 @@ class Follower:
         above = [name for name in self._names if inner.startswith(f"{name}/")]
         if above:
             return max(above, key=len)
-        found: str | None = self._by_source.get(source)
-        if found is None and not self._blend:
+        input_name: str | None = self._by_source.get(source)
+        if input_name is None and not self._blend:
             raise WeightError(
                 f"observe: {source!r} is none of what the blend is over"
                 f"{nearest(source, self._names)} It is over {', '.join(self._names)}"
             )
-        return found
+        return input_name
 
     def _summed(self) -> tuple[dict[str, float], dict[str, int]]:
         """Return sums and counts over all ranks, added in the order of ranks."""

@@ -219,7 +219,7 @@ class Loader(Generic[T]):
         if agreement is not None:
             feed = self._feed
             position = self.position if feed is None else feed.steps.reached
-            self._run.check_alike(position, ranks, agreement, loaded=self._loaded)
+            self._run.check_same_loop(position, ranks, agreement, loaded=self._loaded)
         if self._feed is None:
             self._ranks = ranks
             self._feed = self._open(ranks)
@@ -555,7 +555,7 @@ class Loader(Generic[T]):
             policy,
             every,
             blend,
-            ranks=self._ranks_now,
+            ranks=self._current_ranks,
             agreement=self._agreement,
         )
 
@@ -621,7 +621,7 @@ class Loader(Generic[T]):
             0.75
         """
         book = self._opened_book()
-        ranks = self._ranks_now()
+        ranks = self._current_ranks()
         # The loop works on the first unconfirmed item.
         unconfirmed = [*(self._unconfirmed or ())]
         if not self._made or len(self._made) < len(unconfirmed):
@@ -867,13 +867,13 @@ class Loader(Generic[T]):
             return self._feed.state()
         return self._run.start() if self._resume is None else self._resume
 
-    def _ranks_now(self) -> Ranks:
+    def _current_ranks(self) -> Ranks:
         running = self._ranks if self._feed is not None else None
         return running or self.worker_config.ranks()
 
     def _agreement(self, ranks: Ranks | None = None) -> Agreement | None:
         """Return the agreement with other ranks; None if they cannot communicate."""
-        ranks = ranks or self._ranks_now()
+        ranks = ranks or self._current_ranks()
         if (
             ranks.group is None
             or ranks.world_size == 1
@@ -952,7 +952,7 @@ class Loader(Generic[T]):
                         "any rank. Check the conditions of its filters, or use "
                         "drop_last=False"
                     ) from None
-                self._read_anew(first=rewinds and not feed.steps.continues)
+                self._reopen(first=rewinds and not feed.steps.continues)
             except BaseException:
                 self._let_go()
                 raise
@@ -1012,7 +1012,7 @@ class Loader(Generic[T]):
             if self._run.edits.waiting:
                 self._take_over(self._live().settled().run)
             if self._stale and self._feed and not self._feed.loop_ended:
-                self._read_anew()
+                self._reopen()
         feed = self._feed
         if token is not self._iterator or feed is None:
             raise LoaderError(
@@ -1024,20 +1024,20 @@ class Loader(Generic[T]):
 
     def _count(self, feed: Feed[T], item: T, requested_at: float) -> None:
         """Record an item in the ledger, and the time that it was waited for."""
-        time_now = time.perf_counter()
+        delivered_at = time.perf_counter()
         previous_at = self._delivered_at
-        waited = time_now - requested_at
-        self._delivered_at = time_now
+        waited = delivered_at - requested_at
+        self._delivered_at = delivered_at
         if previous_at is not None:
             text = self._waiting.add(
-                waited, time_now - previous_at, self.worker_config.num_workers
+                waited, delivered_at - previous_at, self.worker_config.num_workers
             )
             if text is not None:
-                _log.warning("rank %d %s", self._ranks_now().rank, text)
+                _log.warning("rank %d %s", self._current_ranks().rank, text)
         if self._book is not None:
-            self._book.wait(waited, time_now - (previous_at or requested_at))
+            self._book.wait(waited, delivered_at - (previous_at or requested_at))
             worth_a_look = self._book.note(feed.made, item, feed.marks)
-            if worth_a_look and not self._ranks_now().rank:
+            if worth_a_look and not self._current_ranks().rank:
                 self.report()
 
     def _read(self, feed: Feed[T], requested_at: float) -> T:
@@ -1069,11 +1069,13 @@ class Loader(Generic[T]):
 
     def _step_after(self, position: RunPosition) -> int:
         """Return the number of the step after a position."""
-        return -(-self._run.items_at(position) // self._ranks_now().world_size)
+        return -(-self._run.items_at(position) // self._current_ranks().world_size)
 
     def _live(self) -> LiveRun:
         """Return the run at the position of the next item."""
-        return LiveRun(self._run, self.position, self._ranks_now(), self._agreement())
+        return LiveRun(
+            self._run, self.position, self._current_ranks(), self._agreement()
+        )
 
     def _take_over(self, run: Run[T]) -> None:
         """Use an edited run from the next item on.
@@ -1087,7 +1089,7 @@ class Loader(Generic[T]):
             self.dataset is not previous and self._feed is not None
         )
 
-    def _read_anew(self, *, first: bool = False) -> None:
+    def _reopen(self, *, first: bool = False) -> None:
         """Reopen the feed after the last item, or at the first item."""
         token = self._iterator
         self._let_go()

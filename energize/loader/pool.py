@@ -243,7 +243,7 @@ class WorkerPool:
         """Whether this process has no worker of the pool."""
         return self._closing or os.getpid() != self._owner
 
-    def ask(self, worker: int, request: Read) -> None:
+    def request(self, worker: int, request: Read) -> None:
         """Request items of a lane from a worker."""
         with self._closed_on_error():
             self.members[worker].post(request)

@@ -258,7 +258,7 @@ class WorkerRequests:
         self._pool.wait()
         self._request_ahead()
 
-    def note_taken(self, lane: int) -> None:
+    def note_consumed(self, lane: int) -> None:
         """Take note that an item of a lane was taken."""
         # The turn of the lane comes again after all others.
         self.lanes[lane] = self.lanes.pop(lane)
@@ -332,7 +332,7 @@ class WorkerRequests:
         lane.owed += items
         lane.left -= items
         self._outstanding += items
-        self._pool.ask(lane.worker, request)
+        self._pool.request(lane.worker, request)
 
     def _next_read(self, number: int, items: int) -> Read:
         lane = self.lanes[number]
@@ -368,7 +368,7 @@ class WorkerReader(QueuedReader[T]):
 
     def __next__(self) -> T:
         item = super().__next__()
-        self._requests.note_taken(self._number)
+        self._requests.note_consumed(self._number)
         return item
 
     def close(self) -> None:

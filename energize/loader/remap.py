@@ -144,7 +144,7 @@ def remapped(
     position = counter_field(cursor, "position")
     mix, parts, begin = _new_places(dataset, cursor, lanes)
     saved_counts = _without(saved_counts, parts, replaced)
-    _check_any_kept(parts, saved_counts)
+    _check_continues(parts, saved_counts)
     node = dataset
     items = position
     if mix is not None and lanes is not None:
@@ -211,7 +211,7 @@ def _check_comparable(dataset: Dataset[Any], lanes: StreamPosition | None) -> No
         )
 
 
-def _check_any_kept(
+def _check_continues(
     parts: Sequence[PartPosition], saved_counts: Mapping[str, int]
 ) -> None:
     """Raise `StateError` if no part of the new mix was in the saved one."""

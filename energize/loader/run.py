@@ -70,12 +70,12 @@ class Copy(NamedTuple, Generic[T]):
 
     Attributes:
         item: The item.
-        made: Its origin.
+        origin: Its origin.
         before: The state of its lane before it.
     """
 
     item: T
-    made: ItemOrigin
+    origin: ItemOrigin
     before: LaneState
 
 
@@ -210,7 +210,7 @@ class Run(Generic[T]):
         part_counts = saved_part_positions(self.dataset, items, lanes)
         return cast("State", state) | self.edits.saved() | part_counts
 
-    def check_alike(
+    def check_same_loop(
         self, position: RunPosition, ranks: Ranks, agreement: Agreement, *, loaded: bool
     ) -> None:
         """Check that all ranks begin the same loop of the same run.

@@ -358,8 +358,8 @@ class StreamSteps(StepPlan):
         """As `_ranks_with_items`, for a stream of unknown length."""
         turns = [self._look(rank) for rank in self._read_ranks]
         if self._agreement is not None:
-            turn_here = turns[self._read_ranks.index(self._rank)]
-            rows = self._agreement.numbers([turn_here], "the next step of a stream")
+            local_turn = turns[self._read_ranks.index(self._rank)]
+            rows = self._agreement.numbers([local_turn], "the next step of a stream")
             turns = [turn for (turn,) in rows]
         if all(turn == _NO_MORE_ITEMS for turn in turns):
             return None
@@ -512,9 +512,9 @@ def host_lanes(
     Raises:
         StateError: If the state of a lane is unknown.
     """
-    has_known_end = run.endless or run.stream.sized
+    has_fixed_end = run.endless or run.stream.sized
     reads_all = agreement is None and not (
-        run.settings.delivery.standalone and has_known_end
+        run.settings.delivery.standalone and has_fixed_end
     )
     hosted = HostedLanes(position.lanes, ranks, position.position, reads_all)
     if agreement is not None and position.lacks(hosted.lanes):
