@@ -474,7 +474,8 @@ class TestStateBetweenCalls:
             yield from drawn
 
         with pytest.raises(
-            NotRepeatableError, match=r"^'pipeline': sample . of pass 0 is another"
+            NotRepeatableError,
+            match=r"^'pipeline': sample . of pass 0 differs when read again",
         ):
             read(loader_of(IterableSource(shuffled, name="pipeline")), 2)
 
@@ -486,7 +487,8 @@ class TestStateBetweenCalls:
         again = loader_of(IterableSource(lambda: iter(items), name="live"))
         again.load_state_dict(state)
         with pytest.raises(
-            NotRepeatableError, match="'live': sample 5 of pass 0 is another one"
+            NotRepeatableError,
+            match="'live': sample 5 of pass 0 differs from the one before",
         ):
             read(again, 1)
         del items[3:]
