@@ -23,8 +23,10 @@ from energize.task.hooks import (
 from energize.task.ready import (
     ImageClassificationBatch,
     ImageClassificationTaskEncoder,
+    Padding,
     ProcessorBatch,
     ProcessorTaskEncoder,
+    TurnKeys,
 )
 
 __all__ = [
@@ -34,10 +36,12 @@ __all__ = [
     "DefaultTaskEncoder",
     "ImageClassificationBatch",
     "ImageClassificationTaskEncoder",
+    "Padding",
     "ProcessorBatch",
     "ProcessorTaskEncoder",
     "SampleDecoder",
     "TaskEncoder",
+    "TurnKeys",
     "basic_sample_keys",
     "batch_list",
     "batch_pad_stack",

@@ -224,5 +224,6 @@ def _ran(arguments: list[str], folder: str) -> tuple[int, str]:
     with suppress(OSError):  # a node that does not have it takes whole paths
         os.chdir(folder)
     command = [sys.executable, "-c", _PROGRAM, str(os.getpid()), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
+    options: Any = {"capture_output": True, "text": True}
+    done = subprocess.run(command, check=False, **options)  # noqa: S603
     return done.returncode, done.stdout + done.stderr

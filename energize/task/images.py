@@ -149,7 +149,8 @@ def _by_turbo(data: bytes, spec: ImageSpec) -> npt.NDArray[np.uint8]:
         )
     limits.spend_pixels(height * width, spec.pixel, data)
     if spec.mode == "L":
-        return simplejpeg.decode_jpeg(data, "GRAY")[..., 0]  # type: ignore[no-any-return]
+        gray: npt.NDArray[np.uint8] = simplejpeg.decode_jpeg(data, "GRAY")[..., 0]
+        return gray
     return simplejpeg.decode_jpeg(data, spec.mode)  # type: ignore[no-any-return]
 
 

@@ -587,7 +587,8 @@ class SampleLoader(Generic[T_sample]):
         names = [name for name in raw if not name.startswith("__")]
         parts = dict(raw) if self.decoder is None else self.decoder(raw)
         if self._crude:
-            return self.sample_type(parts | self._metadata(raw, names))  # type: ignore[call-arg]
+            sample = parts | self._metadata(raw, names)
+            return self.sample_type(sample)  # type: ignore[call-arg]
         function: Any = self.sample_loader
         values = function(
             {name: parts[name] for name in names} | self._metadata(raw, names)

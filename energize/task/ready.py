@@ -67,6 +67,51 @@ _NOT_PACKED = {"image_grid_thw", "mm_token_type_ids", "token_type_ids"}
 _OF_MEDIA = ("pixel_", "image_", "video_")
 
 
+@dataclass(frozen=True, kw_only=True)
+class Padding:
+    """How `ProcessorTaskEncoder` pads the samples of a batch.
+
+    Args:
+        side: Side on which samples are padded; by default that of the tokenizer.
+        multiple_of: The padded length is a multiple of this number.
+
+    Raises:
+        ConfigError: For an unknown side, or a number below 1.
+    """
+
+    side: Literal["left", "right"] | None = None
+    multiple_of: int = 1
+
+    def __post_init__(self) -> None:
+        checked_whole(self.multiple_of, "Padding: multiple_of", 1)
+        if self.side is not None:
+            checked_choice(self.side, "side", ("left", "right"), "Padding")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TurnKeys:
+    """The keys of turns that `ProcessorTaskEncoder` accepts.
+
+    Args:
+        extra: Keys in addition to those of `Turn`; they are passed to the template.
+        unknown: "error" raises for a turn with other keys; "skip" leaves the sample
+            out.
+
+    Raises:
+        ConfigError: For another value of `unknown`.
+    """
+
+    extra: Collection[str] = ()
+    unknown: Literal["error", "skip"] = "error"
+
+    def __post_init__(self) -> None:
+        checked_choice(self.unknown, "unknown", ("error", "skip"), "TurnKeys")
+
+
+_DEFAULT_PADDING = Padding()
+_DEFAULT_TURN_KEYS = TurnKeys()
+
+
 @dataclass(kw_only=True)
 class ProcessorBatch(Batch):
     """The arguments of a model of transformers; fields of None are not items.
@@ -150,14 +195,10 @@ class ProcessorTaskEncoder(TaskEncoder[Any, Any, Any, Any]):
         packing: Whether the samples of a batch are joined into one row without padding,
             with `position_ids` and `cu_seqlens`. With `packing_buffer_size` of
             `get_train_dataset`, rows are filled up to `max_length`.
-        padding_side: Side on which samples are padded to the longest of a batch; by
-            default that of the tokenizer.
-        pad_to_multiple_of: The padded length is a multiple of this number.
+        padding: How samples are padded to the longest of a batch.
         prompt: Text of the user for a `CaptioningSample`.
         batch_type: The type of the batches, a subclass of `ProcessorBatch`.
-        unknown_keys: "error" raises for a turn with unknown keys; "skip" leaves the
-            sample out.
-        extra_keys: Further keys of turns, which are passed to the template.
+        turn_keys: The accepted keys of turns.
 
     Raises:
         ConfigError: For a processor without a tokenizer, a model that looks ahead in
@@ -177,19 +218,17 @@ class ProcessorTaskEncoder(TaskEncoder[Any, Any, Any, Any]):
 
     decoder = SampleDecoder(image_decode="pilrgb", orient=True)
 
-    def __init__(  # noqa: PLR0913
+    def __init__(
         self,
         processor: Any,
         *,
         max_length: int | None = None,
         too_long: Literal["error", "skip"] = "error",
         packing: bool = False,
-        padding_side: Literal["left", "right"] | None = None,
-        pad_to_multiple_of: int = 1,
+        padding: Padding = _DEFAULT_PADDING,
         prompt: str = "",
         batch_type: type[ProcessorBatch] = ProcessorBatch,
-        unknown_keys: Literal["error", "skip"] = "error",
-        extra_keys: Collection[str] = (),
+        turn_keys: TurnKeys = _DEFAULT_TURN_KEYS,
     ) -> None:
         self.tokenizer = getattr(processor, "tokenizer", processor)
         self.processor = processor
@@ -210,26 +249,22 @@ class ProcessorTaskEncoder(TaskEncoder[Any, Any, Any, Any]):
                 "its model looks ahead in all else, so in answers too; write an "
                 "encoder of your own for it"
             )
-        checked_whole(pad_to_multiple_of, "ProcessorTaskEncoder: pad_to_multiple_of", 1)
         if max_length is not None:
             checked_whole(max_length, "ProcessorTaskEncoder: max_length", 1)
-        if packing and pad_to_multiple_of != 1:
+        if packing and padding.multiple_of != 1:
             raise ConfigError(
-                "pad_to_multiple_of is of padding, and packing=True pads nothing"
+                "Padding(multiple_of=...) has no effect with packing=True, which pads "
+                "nothing. Remove one of them"
             )
-        side: Any = padding_side or getattr(self.tokenizer, "padding_side", "right")
+        side: Any = padding.side or getattr(self.tokenizer, "padding_side", "right")
         checked_choice(too_long, "too_long", ("error", "skip"), "ProcessorTaskEncoder")
         checked_choice(side, "padding_side", ("left", "right"), "ProcessorTaskEncoder")
-        checked_choice(
-            unknown_keys, "unknown_keys", ("error", "skip"), "ProcessorTaskEncoder"
-        )
-        self.unknown_keys = unknown_keys
-        self.turn_keys = TURN_KEYS.union(extra_keys)
+        self.turn_keys = turn_keys
         self.max_length = max_length
         self.too_long = too_long
         self.packing = packing
         self.padding_side = side
-        self.pad_to_multiple_of = pad_to_multiple_of
+        self.pad_to_multiple_of = padding.multiple_of
         self.prompt = prompt
         self.batch_type = batch_type
 
@@ -246,7 +281,8 @@ class ProcessorTaskEncoder(TaskEncoder[Any, Any, Any, Any]):
         length = encoding["input_ids"].shape[1]
         if self.max_length is not None and length > self.max_length:
             reason = f"has {length} tokens, and max_length is {self.max_length}"
-            self._leave_out(sample, "too_long", reason, "raise it")
+            skip = self.too_long == "skip"
+            self._leave_out(sample, reason, "raise it", "too_long='skip'", skip=skip)
         return _Encoded.derive_from(sample, **self._divided(encoding, learned))
 
     def _text_only(self, text: str) -> tuple[dict[str, Any], torch.Tensor]:
@@ -269,23 +305,26 @@ class ProcessorTaskEncoder(TaskEncoder[Any, Any, Any, Any]):
                 "given a tokenizer, which has no images; give it the processor of the "
                 "model"
             )
-        unknown = {name for turn in turns for name in turn.extra} - self.turn_keys
+        accepted = TURN_KEYS.union(self.turn_keys.extra)
+        unknown = {name for turn in turns for name in turn.extra} - accepted
         if unknown:
             reason = f"has turns with unknown keys: {', '.join(sorted(unknown))}"
-            remedy = "name keys that may stay in extra_keys"
-            self._leave_out(sample, "unknown_keys", reason, remedy)
+            remedy = "name keys that may stay in turn_keys=TurnKeys(extra=[...])"
+            option = "turn_keys=TurnKeys(unknown='skip')"
+            skip = self.turn_keys.unknown == "skip"
+            self._leave_out(sample, reason, remedy, option, skip=skip)
 
     def _leave_out(
-        self, sample: Sample, argument: str, reason: str, remedy: str
+        self, sample: Sample, reason: str, remedy: str, option: str, *, skip: bool
     ) -> NoReturn:
-        """Raise an error, or `SkipSample` if the argument is 'skip'."""
-        if getattr(self, argument) == "error":
+        """Raise an error, or with `skip`, `SkipSample`; logs the first one."""
+        if not skip:
             raise SampleError(
                 f"ProcessorTaskEncoder: the sample {reason}; {remedy}, or leave such "
-                f"samples out with {argument}='skip'"
+                f"samples out with {option}"
             )
         text = f"sample {sample.__key__!r} {reason}: left out, as others will be"
-        log_once("ProcessorTaskEncoder", argument, text, logging.WARNING)
+        log_once("ProcessorTaskEncoder", option, text, logging.WARNING)
         raise SkipSample(reason)
 
     def _turns(self, sample: Any) -> tuple[list[Turn], list[Any]]:

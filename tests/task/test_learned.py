@@ -20,6 +20,7 @@ from energize import (
     get_train_dataset,
     get_val_dataset,
 )
+from energize.encoders import TurnKeys
 from energize.errors import DataError, EnergizeError, SampleError, SkipSample
 from tests.support.images import picture
 from tests.support.tables import row
@@ -279,13 +280,13 @@ def test_an_unknown_key_of_a_turn_is_an_error_or_a_skip_or_named(caplog):
     words = tokenizer("chatml")
     turns = [QUESTION, ANSWER | {"toxic": True, "id": 7}]
     with pytest.raises(
-        SampleError, match=r"unknown keys: toxic; name keys .* in extra_keys, or"
+        SampleError, match=r"unknown keys: toxic; name keys .* in turn_keys=.*, or"
     ):
         encoded(words, turns)
     with pytest.raises(SkipSample):
-        encoded(words, turns, options={"unknown_keys": "skip"})
+        encoded(words, turns, options={"turn_keys": TurnKeys(unknown="skip")})
     assert "unknown keys: toxic: left out" in caplog.text
-    found = encoded(words, turns, options={"extra_keys": ["toxic"]})
+    found = encoded(words, turns, options={"turn_keys": TurnKeys(extra=["toxic"])})
     assert learned(words, found) == ["A<|im_end|>\n"]
 
 
@@ -295,7 +296,7 @@ def test_a_template_gets_the_extra_keys():
         "{{ m['content'] }}", "{{ m['mood'] }}: A"
     )
     turns = [{"role": "user", "content": "A", "mood": "sad"}, ANSWER | {"mood": "glad"}]
-    found = encoded(words, turns, options={"extra_keys": ["mood"]})
+    found = encoded(words, turns, options={"turn_keys": TurnKeys(extra=["mood"])})
     assert learned(words, found) == ["glad: A<|im_end|>\n"]
 
 
@@ -372,7 +373,9 @@ def test_conversations_with_unknown_keys_are_counted(tmp_path):
     good = {"messages": [QUESTION, ANSWER]}
     bad = {"messages": [QUESTION, ANSWER | {"toxic": True}]}
     file = rows(tmp_path, *[good] * 5, bad, *[good] * 2)
-    encoder = ProcessorTaskEncoder(tokenizer("chatml"), unknown_keys="skip")
+    encoder = ProcessorTaskEncoder(
+        tokenizer("chatml"), turn_keys=TurnKeys(unknown="skip")
+    )
     loader = get_loader(get_train_dataset(file, batch_size=1, task_encoder=encoder))
     batches = [batch for batch, _ in zip(loader, range(8), strict=False)]
     assert len(batches) == 8

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import PIL.Image
@@ -26,7 +27,7 @@ from energize import (
     get_train_dataset,
     get_val_dataset,
 )
-from energize.encoders import ProcessorBatch
+from energize.encoders import Padding, ProcessorBatch
 from energize.errors import ConfigError, DataError, EnergizeError, SkipSample
 from tests.support.images import picture
 from tests.support.prepared import classes
@@ -159,7 +160,7 @@ def test_the_answer_of_the_largest_weight_is_learned_and_images_of_0_to_1_are_sc
 
 def test_samples_without_images_and_of_other_types_share_a_batch():
     for name, processor in ((name, make()) for name, make in PROCESSORS.items()):
-        encoder = ProcessorTaskEncoder(processor, pad_to_multiple_of=16)
+        encoder = ProcessorTaskEncoder(processor, padding=Padding(multiple_of=16))
         asked = VQASample(
             __key__="q", image=picture(), context="what ?", answers=["red"]
         )
@@ -546,7 +547,7 @@ REFUSED = {
 }
 
 
-GIVEN = {"max_length": [0, -1, 2.5, "8"], "pad_to_multiple_of": [0, -8, "2"]}
+GIVEN = {"max_length": [0, -1, 2.5, "8"], "multiple_of": [0, -8, "2"]}
 
 NO_TEXTS = [
     TextSample(__key__="0", text=None),
@@ -569,8 +570,11 @@ def test_a_sample_that_cannot_be_encoded_is_damaged_and_ends_no_run(number):
     ("name", "value"), [(n, each) for n in GIVEN for each in GIVEN[n]]
 )
 def test_numbers_that_are_none_are_refused(name, value):
+    create = (
+        Padding if name == "multiple_of" else partial(ProcessorTaskEncoder, llava())
+    )
     with pytest.raises(ConfigError, match=rf"{name} is a whole number, 1 or more"):
-        ProcessorTaskEncoder(llava(), **{name: value})
+        create(**{name: value})
 
 
 @pytest.mark.parametrize("make", [tokenizer, llava])
