@@ -452,7 +452,7 @@ class Multiplexer(Composable):
     def _deliver(self, cursor: DatasetReader[Any]) -> Iterator[Any]:
         lane = self._lane()
         in_worker = torch.utils.data.get_worker_info() is not None
-        for number, item in enumerate(cursor, sum(self._cursor_counts("delivered"))):
+        for number, item in enumerate(cursor, sum(self._cursor_counts("given"))):
             if in_worker and number % _REPORT_INTERVAL == 0:
                 self._report_counts()
             if number % lane.count == lane.index:
@@ -463,7 +463,7 @@ class Multiplexer(Composable):
 
     def _report_counts(self) -> None:
         self._counts.report(
-            self._cursor_counts("delivered") + self._cursor_counts("passes")
+            self._cursor_counts("given") + self._cursor_counts("passes")
         )
 
     def _lane(self) -> Lane:
@@ -525,7 +525,7 @@ class Multiplexer(Composable):
         Includes loaders and the workers of a DataLoader; workers report their last
         samples when they end.
         """
-        return self._counted("delivered")
+        return self._counted("given")
 
     @property
     def num_samples_by_name(self) -> dict[str, int]:
@@ -546,20 +546,21 @@ class Multiplexer(Composable):
         return self._by_name(self.reinit_counts)
 
     def _counted(self, field: str) -> list[int]:
-        """Return the counts "delivered" or "passes" of the latest iteration."""
+        """Return the counts "given" or "passes", as in states, of an iteration."""
         sources = len(self._sampled_names)
         if self._cursor is None and (lanes := _lanes_of(self.dataset)):
             return list(max((lane[field] for lane in lanes), key=sum))
         reported = self._counts.read(add_up="worker" in self.divided_among())
         if reported is None:
             return self._cursor_counts(field)
-        if field == "delivered":
+        if field == "given":
             return reported[:sources]
         return reported[sources:]
 
     def _cursor_counts(self, field: str) -> list[int]:
         stream = getattr(self._cursor, "stream", None)
-        return list(getattr(stream, field, [0] * len(self._sampled_names)))
+        attribute = "delivered" if field == "given" else field
+        return list(getattr(stream, attribute, [0] * len(self._sampled_names)))
 
     def _by_name(self, counts: list[int]) -> dict[str, int]:
         return dict.fromkeys(self.names, 0) | dict(
