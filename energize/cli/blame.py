@@ -236,7 +236,7 @@ def _show(console: Console, samples: list[BlamedSample], step: int) -> None:
 
 
 def _notes(dataset: Any, position: int, step: int, ranks: int) -> Iterator[str]:
-    """Yield notes on a step whose samples follow from the order."""
+    """Yield notes on a step of an indexed dataset."""
     if (step + 1) * ranks > position:
         yield (
             f"the state was saved after {counted(position // ranks, 'step')} on "

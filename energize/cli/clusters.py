@@ -209,7 +209,7 @@ class Tasks(Work):
 
 @dataclass(frozen=True)
 class Readers(Tasks):
-    """Tasks whose number of processes has another help text."""
+    """Tasks with another help text for the number of processes."""
 
     num_workers: Annotated[
         Number,

@@ -47,7 +47,7 @@ class Console(rich.console.Console):
 def table(
     *columns: str, rows: Iterable[Iterable[object]] = (), title: str | None = None
 ) -> Table:
-    """Return a table of rows; columns whose names begin with ">" have numbers."""
+    """Return a table of rows; ">" at the start of a column name marks numbers."""
     heading = None if title is None else Text(title)
     result = Table(title=heading, title_justify="left", box=SIMPLE_HEAD)
     for name in columns:

@@ -206,7 +206,7 @@ def _leaves(findings: Findings, path: Path, stored: mixes.Stored) -> Iterable[Le
 
 
 def _is_prepared(path: Path) -> bool:
-    """Return whether a path is a folder whose shards can be compared."""
+    """Return whether a path is a folder with comparable shards."""
     return path.is_dir() and not is_loose(path)
 
 

@@ -136,7 +136,7 @@ def schema(
 ) -> None:
     """Print the JSON schema of metadataset files.
 
-    Editors complete and check a file whose first line is:
+    Editors complete and check a file with this first line:
 
     # yaml-language-server: $schema=metadataset.schema.json
     """

@@ -94,7 +94,7 @@ class PreviewBatch:
 
 @dataclass
 class PreviewPage:
-    """A run whose batches are shown; by default read by its options."""
+    """The batches of a run as HTML pages; by default read by its options."""
 
     mix: Path
     run: mixes.RunOptions

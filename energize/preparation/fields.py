@@ -232,7 +232,7 @@ def _keyed(accesses: Iterable[PartAccess], json_keys: Collection[str]) -> list[s
 
 
 def propose_sample_type(look: Any, fixed: Collection[str] = ()) -> str:
-    """Return the first usual sample type whose required fields can be filled.
+    """Return the first usual sample type with parts for all required fields.
 
     `fixed` are fields that the type must have, and that need no part.
     """
@@ -250,7 +250,7 @@ def propose_sample_type(look: Any, fixed: Collection[str] = ()) -> str:
 def field_notes(
     config: SampleConfig | None, parts: Mapping[str, int], total: int
 ) -> list[str]:
-    """Return notes on required fields whose parts some samples must lack."""
+    """Return notes on required fields with parts that some samples must lack."""
     notes = []
     for name, source in ((config and config.field_map) or {}).items():
         part_names = {

@@ -173,7 +173,7 @@ def prepare(  # noqa: PLR0913
             Exactly one of `split_ratios` and `split_patterns` is required.
         split_patterns: Regular expressions of shard names by split: `{"val":
             ["val-.*"]}`.
-        exclude: Regular expression; shards in whose name it is found are left out.
+        exclude: Regular expression; shards with a matching name are left out.
         sample_type: Name of a sample type, or "CrudeWebdataset". None writes no
             `dataset.yaml`.
         field_map: Parts by field; proposed from the existing parts by default.

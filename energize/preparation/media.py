@@ -56,7 +56,7 @@ class MediaReport:
 
     Args:
         path: The folder.
-        count: Files whose metadata was written.
+        count: Files with written metadata.
         damaged: Files that were left out, with location and reason.
     """
 

@@ -45,7 +45,7 @@ T = TypeVar("T")
 
 
 class ShardHeaders:
-    """A shard of a folder whose headers have been read.
+    """A shard of a folder with its headers.
 
     Raises:
         ShardError: As `energize.data.tar.scan`.

@@ -676,7 +676,7 @@ def _check_decoder_is_free(
 
 
 class PackingEncoder(AugmentTaskEncoder[Any, Any, Any, Any]):
-    """An encoder whose samples are packed by a packer instead of its own hooks.
+    """An encoder that packs samples by a packer instead of its own hooks.
 
     A pack is made by `pack_selected_samples` of the encoder, or by `concat_pack`.
 
@@ -720,7 +720,7 @@ class PackingEncoder(AugmentTaskEncoder[Any, Any, Any, Any]):
 
 
 BATCHES = 64
-"""Batches whose items are levelled together by default."""
+"""Number of batches that are levelled together by default."""
 
 
 @dataclass(frozen=True)

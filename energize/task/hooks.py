@@ -458,7 +458,7 @@ class Cook(Hook):
 
     @cached_property
     def method(self) -> Callable[..., Any]:
-        """The overridden hook or the cook function, whose signature decides."""
+        """The overridden hook or the cook function; its signature decides."""
         return (
             super().method if overrides(self.encoder, self.name) else self.cooker.cook
         )

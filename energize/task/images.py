@@ -233,7 +233,7 @@ def _is_turned(orientation: int, orient: bool | None, name: str) -> bool:
 # What is logged of the first image that decoding changes or that loses something.
 
 sample_in_use: ContextVar[Mapping[str, Any] | None] = ContextVar("sample", default=None)
-"""The raw sample whose parts are being decoded."""
+"""The raw sample that is being decoded."""
 
 _is_quiet: ContextVar[bool] = ContextVar("quiet", default=False)
 

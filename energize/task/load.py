@@ -324,8 +324,8 @@ class SampleLoader(Generic[T_sample]):
         sample_loader: Instead of a field map: function of a dict of decoded parts and
             metadata that returns a dict of fields.
         part_filter: The parts that samples have: names, or a function of a name.
-        checked: Fields whose values must fit their annotated types.
-        numbered: The source whose shards number the samples.
+        checked: Fields with values that must fit their annotated types.
+        numbered: The source that numbers the samples by its shards.
 
     Raises:
         ConfigError: For a wrong type, unknown or missing fields, and malformed
@@ -356,9 +356,9 @@ class SampleLoader(Generic[T_sample]):
     sample_loader: LoadFunction | None = None
     part_filter: PartFilter | None = None
     checked: Sequence[str] = ()
-    """Fields whose values must fit their annotated types."""
+    """Fields with values that must fit their annotated types."""
     numbered: Any = field(default=None, repr=False, compare=False)
-    """The source whose shards number the samples, if there is one."""
+    """The source that numbers the samples by its shards, if there is one."""
     loads_stored: ClassVar[bool] = True
     """The key of a stored sample restores the result."""
 

@@ -19,7 +19,7 @@ _ITEMS = 100
 
 
 def type_faults(sample: Any) -> dict[str, str]:
-    """Return the faults of fields whose value does not fit the annotated type.
+    """Return the faults of fields with values that do not fit the annotated type.
 
     An image may be a tensor, an array or a PIL image, or a video that is decoded later.
 
