@@ -150,7 +150,7 @@ def test_torch_distributed_is_asked_first(half):
     try:
         assert current_ranks(environment=half) == Ranks(0, 1)
         with pytest.raises(
-            ConfigError, match=r"this is rank 0 of 1.* RANK=0, WORLD_SIZE=2"
+            ConfigError, match=r"this process is rank 0 of 1.* RANK=0, WORLD_SIZE=2"
         ):
             current_ranks(environment={"RANK": "0", "WORLD_SIZE": "2"})
     finally:
@@ -223,7 +223,7 @@ class TestProcessGroup:
         for name, value in TORCHRUN.items():
             monkeypatch.setenv(name, value)
         loader = get_loader(numbers(4))
-        said = r"rank 0 of 1, and the environment says RANK=3, WORLD_SIZE=8.*data_parallel_group"
+        said = r"rank 0 of 1 in torch.distributed, but the environment has RANK=3, WORLD_SIZE=8.*data_parallel_group"
         with pytest.raises(ConfigError, match=said):
             iter(loader)
         with pytest.raises(ConfigError, match=said):

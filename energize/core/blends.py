@@ -120,7 +120,7 @@ def chosen_blend(
         matches = _blends_over(blends, weights)
         fault = (
             f"there are {len(blends)} blends, and {', '.join(map(repr, weights))} are "
-            f"the names of {'several' if matches else 'none'} of them; say which with "
+            f"the names of {'several' if matches else 'none'} of them. Select one with "
             "blend=."
         )
     if len(matches) != 1:

@@ -344,9 +344,9 @@ class Call:
     def _checked(self, argument: Any, result: Any) -> Any:
         if type(result) is GeneratorType:
             raise ReturnError(
-                f"{function_name(self.fn)} returned a generator, which is no item. To "
-                "make several items of one, write it as a generator function itself, "
-                "with `yield` or `yield from`, where one may stand; else return a list"
+                f"{function_name(self.fn)} returned a generator instead of an item. To "
+                "make several items of one, write a generator function with `yield`, "
+                "where one is allowed; else return a list"
             )
         return result if self._keep is None else self._keep(argument, result)
 

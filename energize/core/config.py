@@ -435,5 +435,5 @@ def _unzipped(text: str) -> str:
     if unzip.unconsumed_tail:
         raise ValueError(limits.over("JSON_BYTES"))
     if not unzip.eof or unzip.unused_data:
-        raise ValueError("it ends too early, or goes on behind its end")
+        raise ValueError("it is truncated, or has data after its end")
     return data.decode()

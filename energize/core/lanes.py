@@ -117,9 +117,9 @@ def current_ranks(
 def _check_torchrun(ranks: Ranks, by_torchrun: Ranks | None) -> None:
     if by_torchrun is not None and by_torchrun != ranks:
         raise ConfigError(
-            f"torch.distributed says that this is rank {ranks.rank} of "
-            f"{ranks.world_size}, and the environment says RANK={by_torchrun.rank}, "
-            f"WORLD_SIZE={by_torchrun.world_size}. Say which ranks read different "
+            f"this process is rank {ranks.rank} of {ranks.world_size} in "
+            f"torch.distributed, but the environment has RANK={by_torchrun.rank}, "
+            f"WORLD_SIZE={by_torchrun.world_size}. Set the ranks that read different "
             "data: WorkerConfig(rank=..., world_size=...), or "
             "WorkerConfig(data_parallel_group=...)"
         )

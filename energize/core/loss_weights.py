@@ -160,8 +160,8 @@ def counted(batch: Any) -> int:
     lengths |= {len(t) for t in values if isinstance(t, torch.Tensor) and t.ndim}
     if len(lengths) != 1:
         raise WeightError(
-            f"{_named(batch)} does not tell how many samples it has, by columns of the "
-            f"lengths {sorted(lengths)}. Give it a list of their keys as '__key__', or "
+            f"{_named(batch)} has an unknown number of samples: its columns have the "
+            f"lengths {sorted(lengths)}. Add a list of their keys as '__key__', or "
             "weigh samples before batching"
         )
     return lengths.pop()

@@ -283,7 +283,7 @@ def test_what_hooks_return_is_looked_at(folder):
                 for name, each in nothing.items()
             }
         },
-        hidden=(drawn(folder, hidden, 2), "returned a generator, which is no"),
+        hidden=(drawn(folder, hidden, 2), "returned a generator instead of an item"),
         not_given=(
             drawn(folder, other, packing_buffer_size=4),
             "samples that it was not given",

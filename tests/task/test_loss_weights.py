@@ -404,7 +404,7 @@ def test_whole_batches_of_a_tree_are_weighed_sample_by_sample():
     uneven = ez.BatchDataset(
         tokens(), 3, lambda s: {"a": torch.zeros(2), "b": torch.zeros(5)}
     )
-    with pytest.raises(ez.EncoderError, match="does not tell how many samples it has"):
+    with pytest.raises(ez.EncoderError, match="has an unknown number of samples"):
         ez.SampleWeightDataset(uneven, 2)[0]
 
 
@@ -458,7 +458,7 @@ def test_totals_of_weights_and_of_batches():
         ez.WeightError,
         nothing=(lambda: ez.total_weight([]), ez.ConfigError, "there are no weights"),
         row_None=(lambda: ez.total_weight([None, WEIGHTS]), "a NoneType"),
-        a_sample=(lambda: ez.total_weight(text), "how many samples"),
+        a_sample=(lambda: ez.total_weight(text), "unknown number of samples"),
     )
 
 
