@@ -112,7 +112,7 @@ def forecast(dataset: Any, steps: int = 500) -> Any:
     run = told(lambda: simulate(dataset, steps))
     if isinstance(run, str):
         return run
-    keys = ("name", "drawn", "share", "asked")
+    keys = ("name", "drawn", "share", "requested")
     return [[getattr(each, key) for key in keys] for each in run.sources]
 
 
