@@ -221,12 +221,10 @@ def _parts(path: Path, root: Path, options: DataOptions) -> dict[str, InferredPa
     if not is_loose(path):
         if not exists(f"{path}.idx"):
             read_info(path)
-        raise ConfigError(
-            f"{path} is prepared already: what is converted are loose files"
-        )
+        raise ConfigError(f"{path} is prepared already. Pass loose files")
     if root.is_relative_to(path):
         raise ConfigError(
-            f"{root} is in {path}, whose files are read; give a folder beside it"
+            f"{root} is inside of the source {path}. Pass a folder outside of it"
         )
     parts = dict[str, InferredPart]()
     for part in split_parts(path, options):
@@ -240,9 +238,7 @@ def _parts(path: Path, root: Path, options: DataOptions) -> dict[str, InferredPa
     ]
     if len({line.partition(":")[2] for line in types}) > 1:
         fault = f"{path}: split parts are of several types: {'; '.join(types)}"
-        raise ConfigError(
-            f"{fault}; say by sample_type and field_map what all of them are"
-        )
+        raise ConfigError(f"{fault}. Write the sample_type and field_map of all parts")
     return parts
 
 
@@ -253,13 +249,12 @@ def _check_out(root: Path, markers_folder: Path, *, done: bool) -> None:
     )  # in stores there are no folders
     is_begun = exists(markers_folder) or next(markers, None) is not None
     if is_prepared(root) and not (done and is_begun):
-        raise PrepareError(f"{root} is prepared already; give a new folder")
+        raise PrepareError(f"{root} is prepared already. Pass a new folder")
     entry = next(root.iterdir(), None) if root.is_dir() else None
     if entry is not None and not is_begun:
         raise PrepareError(
-            f"{root} is not empty: there is {entry.name}; give a new folder. What was "
-            "begun goes on with the same samples, by names and number, and the same "
-            "samples_per_shard"
+            f"{root} is not empty: it has {entry.name}. Pass a new folder. A "
+            "conversion resumes only with the same samples and samples_per_shard"
         )
 
 
@@ -331,7 +326,7 @@ def _fault_in_tar(key: Any, parts: Mapping[str, Any]) -> str:
     if not parts:
         return "it is empty"
     wrong = [name for name in parts if not _fits(key, name)]
-    return f"no tar can hold its {wrong[0]!r}, call it otherwise" if wrong else ""
+    return f"no tar can hold its {wrong[0]!r}; rename it" if wrong else ""
 
 
 def _fits(key: Any, part: str) -> bool:

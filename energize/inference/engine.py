@@ -240,9 +240,9 @@ def _nothing_to_read(scene: Scene) -> NotPreparedError:
     archives = scene.inventory.of_kind("archive")
     packed = f" Unpack {listed(archives)} first." if archives else ""
     return NotPreparedError(
-        f"{scene.path} is not a prepared dataset: it has no .nv-meta/.info.json; and "
-        "it has no images or videos, tables, MDS or tars: its files are "
-        f"{counts or 'none'}.{packed} A folder of shards is prepared with: energize "
+        f"{scene.path} is not a prepared dataset: it has no .nv-meta/.info.json, and "
+        "no images, videos, tables, MDS or tars: its files are "
+        f"{counts or 'none'}.{packed} Prepare a folder of shards with: energize "
         f"prepare {scene.path}"
     )
 
@@ -380,8 +380,8 @@ def _checked(
         check_field_map(kind, fields)
     except ConfigError as reason:
         raise ConfigError(
-            f"{scene.path}: {reason}. Its columns are {some(reading.columns)}: say in "
-            "field_map which of them is what, or give another sample_type"
+            f"{scene.path}: {reason}. Its columns are {some(reading.columns)}. Write "
+            "a field_map of these, or another sample_type"
         ) from reason
     return fields
 
@@ -638,7 +638,7 @@ def _check_options(path: Path, options: DataOptions, spec: DataSpec) -> None:
     """Raise `DatasetError` for data unlike the options; log the summary on rank 0."""
     if options.inferred is not None and (changes := spec.differences(options.inferred)):
         raise DatasetError(
-            f"{path} is not as it was when its entry was written: "
+            f"{path} has changed since its entry was written: "
             f"{'; '.join(changes)}. Correct the data, or write the entry again with: "
             "energize init"
         )

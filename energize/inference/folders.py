@@ -62,7 +62,7 @@ def sidecars(scene: Scene) -> list[Candidate]:
     if several is not None:
         problem = DatasetError(
             f"{' and '.join(several.owners[:2])} are two images under one name, and "
-            f"{several.name} is of one of them: rename the other"
+            f"{several.name} belongs to one of them. Rename the other"
         )
     argument = f"files {', '.join(columns)} have the names of images"
     return [

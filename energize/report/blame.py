@@ -248,10 +248,10 @@ def _lines(
         yield from (newest[rank] for rank in sorted(newest))
     else:
         raise NotIndexedError(
-            f"which samples step {step:,} of {type(dataset).__name__} was made of is "
-            "known by reading only, or from the files that get_loader(losses=FILE) "
-            "and loader.record_losses write: give these as --losses, or read up to it "
-            "with `energize plan MIX --read --at STEP`"
+            f"step {step:,} of {type(dataset).__name__}: the samples of a stream are "
+            "known only by reading. Pass the files that get_loader(losses=FILE) writes "
+            "as --losses, or read up to the step with `energize plan MIX --read --at "
+            "STEP`"
         )
 
 
@@ -273,7 +273,7 @@ def _recorded(file: Path, step: int) -> Iterator[Delivered]:
         for number, line in enumerate(lines):
             if not number and not line.startswith('{"step": '):
                 raise ConfigError(
-                    f"{file}: no file of losses, as get_loader(losses=...) writes it"
+                    f"{file}: not a file of losses of get_loader(losses=...)"
                 )
             if not line.startswith(mark):
                 continue

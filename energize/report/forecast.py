@@ -267,7 +267,7 @@ def _read_items(dataset: Dataset[Any], read: int) -> tuple[int, Counter[int]]:
                 break
     if not many:
         raise EmptyDatasetError(
-            f"simulate: {label_of(dataset)} gave no batch to estimate by"
+            f"simulate: {label_of(dataset)} returned no batch for an estimate"
         )
     return many, counted_items
 
@@ -459,11 +459,11 @@ def indexed(
         reads: Call that reads streams, for the message.
     """
     if not isinstance(dataset, IndexedDataset) or not dataset.indexed:
-        instead = f"; or have it read, by {reads}" if reads else ""
+        instead = f", or read it: {reads}" if reads else ""
         raise NotIndexedError(
-            f"{purpose}: which samples a stream reads is known by reading it only, and "
-            f"{type(dataset).__name__} is one, or reads from one; leave out what "
-            f"filters or packs, or filter when the data are prepared{instead}"
+            f"{purpose}: {type(dataset).__name__} is a stream or reads from one, so "
+            "its samples are known only by reading. Remove filters and packers, or "
+            f"filter when the data are prepared{instead}"
         )
     return dataset
 

@@ -92,13 +92,13 @@ class Ledger:
 
     def __post_init__(self) -> None:
         if self.cost is not None and self.item_cost is not None:
-            raise ConfigError("Ledger: give a cost by columns or item_cost, not both")
+            raise ConfigError("Ledger: pass cost or item_cost, not both")
         if self.cost is not None:
             ColumnCost(self.cost)
         if self.item_cost is not None and not callable(self.item_cost):
             raise ConfigError(
-                f"Ledger: item_cost is a function of an item; got {self.item_cost!r}. "
-                "The name of a column is a cost: Ledger(cost=...)"
+                f"Ledger: item_cost must be a function of an item, got "
+                f"{self.item_cost!r}. The name of a column is a cost: Ledger(cost=...)"
             )
 
 
@@ -502,8 +502,8 @@ def _costs(value: Any) -> Sequence[float]:
     numbers = [real_number(cost) for cost in costs]
     if not all(number is not None and 0 <= number < math.inf for number in numbers):
         raise ConfigError(
-            "Ledger(item_cost=...): what an item costs is a number, 0 or more, or one "
-            f"for each of its samples; the function returned {str(value)[:80]!r}"
+            "Ledger(item_cost=...) must return a number, 0 or more, or one for each "
+            f"sample, got {str(value)[:80]!r}"
         )
     return costs
 
@@ -514,16 +514,14 @@ def _of_samples(losses: Any, samples: int, caller: str) -> list[float | None]:
         values: Any = np.asarray(raw, dtype=np.float64)
     except (TypeError, ValueError):
         raise ConfigError(
-            f"{caller}: losses are a tensor or a list of numbers, one for each sample, "
-            f"or a dict by source; got {str(losses)[:80]!r}"
+            f"{caller}: losses must be a tensor or a list of numbers, one for each "
+            f"sample, or a dict by source, got {str(losses)[:80]!r}"
         ) from None
     if values.size != samples or not values.ndim:
-        hint = (
-            "; one number is a mean over samples: compute losses with reduction='none'"
-        )
+        hint = ". A single number is a mean: compute losses with reduction='none'"
         raise ConfigError(
-            f"{caller}: got {values.size} losses for an item that is made of "
-            f"{samples} samples; give one for each, in the order of the item"
+            f"{caller}: got {values.size} losses for an item of {samples} samples. "
+            "Pass one for each sample, in the order of the item"
             f"{'' if values.ndim else hint}"
         )
     numbers: list[float | None] = values.reshape(-1).tolist()
@@ -538,13 +536,13 @@ def _by_row(
         value = real_number(loss)
         if name not in names:
             raise ConfigError(
-                f"{caller}: no source is called "
-                f"{str(name)[:80]!r}{nearest(str(name), names)}; sources are "
+                f"{caller}: no source is named "
+                f"{str(name)[:80]!r}{nearest(str(name), names)}. The sources are "
                 f"{some(names)}"
             )
         if value is None:
             raise ConfigError(
-                f"{caller}: the loss of {name!r} is no number: {str(loss)[:80]!r}"
+                f"{caller}: the loss of {name!r} is not a number: {str(loss)[:80]!r}"
             )
         by_row[names.index(name)] = float(value)
     return by_row

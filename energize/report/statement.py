@@ -154,7 +154,7 @@ def _warning(parts: _Parts, lanes: int, mean: float) -> Iterator[str]:
     level_name = f" of {parts.level.label!r}" if parts.level.path else ""
     yield (
         f"{part.name!r}{level_name} has {100 * parts.units[worst] / total:.3f} % of "
-        f"{total:,.0f} {parts.shares.unit}, requested were {requested:.3f} %: "
+        f"{total:,.0f} {parts.shares.unit}, {requested:.3f} % were requested: "
         f"{'; '.join(reasons)}"
     )
 
@@ -338,20 +338,20 @@ class ReportBuilder:
 
     def _notes(self) -> Iterator[str]:
         if self.book.since and self.title is None:
-            coverage = "all of it since then"
+            coverage = "all numbers since then"
             if self.whole:
                 coverage = (
-                    "costs, loss weights, failures and waiting since then, the rest "
-                    "all along"
+                    "costs, loss weights, failures and waiting since then, all others "
+                    "from the start"
                 )
             since = f"counting began after {self.book.since:,} items of the run"
             yield f"{since}: {coverage}"
         if self.edited:
-            yield "the mix was edited while the run went on: epochs count from there"
+            yield "the mix was edited during the run: epochs count from there"
         if self.planned is None:
-            yield "this is a stream: only reading tells what its order gives"
+            yield "this is a stream: its order is known only by reading"
         if not self.all_ranks:
-            yield "report(all_ranks=True), called on all ranks, sums them"
+            yield "call report(all_ranks=True) on all ranks for the sum"
 
     def _rows_of(
         self, level: MixLevel, siblings: _Parts, number: int, above: Above

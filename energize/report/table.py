@@ -283,7 +283,7 @@ class Report:
             if "/".join(row.path) == name:
                 return row
         names = ", ".join("/".join(row.path) for row in self.rows[1:20])
-        raise KeyError(f"{name!r} is no part of this mix; parts are {names}")
+        raise KeyError(f"{name!r} is not a part of this mix. The parts are {names}")
 
     def to_dict(self, prefix: str = "mix") -> dict[str, float]:
         """Return flat numbers for a log; unknown numbers are omitted.

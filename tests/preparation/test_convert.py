@@ -202,13 +202,13 @@ def test_what_is_refused(tmp_path):
     lines = write_lines(tmp_path / "a.jsonl", [{"text": "a"}])
     prepare_jsonl(lines)
     refused = {
-        "not empty": (partial(of, full), PrepareError, "is not empty: there is a.txt"),
-        "begun": (partial(of, begun, samples_per_shard=4), PrepareError, "What was begun goes on"),
-        "done": (partial(of, done), PrepareError, "done is prepared already; give a new"),
-        "inside": (partial(of, source / "out"), ConfigError, "whose files are read; give a"),
+        "not empty": (partial(of, full), PrepareError, "is not empty: it has a.txt"),
+        "begun": (partial(of, begun, samples_per_shard=4), PrepareError, "conversion resumes only"),
+        "done": (partial(of, done), PrepareError, "done is prepared already. Pass a new"),
+        "inside": (partial(of, source / "out"), ConfigError, "is inside of the source"),
         "size": (partial(of, tmp_path / "x", samples_per_shard=0), ConfigError, "samples_per_sh"),
         "gone": (partial(convert, tmp_path / "no", tmp_path / "x"), DatasetNotFoundError, "not ex"),
-        "prepared": (partial(convert, done, tmp_path / "x"), ConfigError, "prepared already: what"),
+        "prepared": (partial(convert, done, tmp_path / "x"), ConfigError, "prepared already. Pass loose"),
         "index": (partial(convert, lines, tmp_path / "x"), ConfigError, "l is prepared already"),
         "name": (partial(convert, odd, tmp_path / "x", workers=1), PrepareError,
             "sample '000000': no tar can hold its 'other/one.jpg'; ren"),

@@ -236,9 +236,9 @@ def test_a_stream_is_estimated_by_what_some_batches_took():
     assert simulate(whole, 1000, read=500).drawn[-1].tolist() == pytest.approx(
         [1000, 500], rel=0.1
     )
-    with pytest.raises(NotIndexedError, match="IterableSource is one"):
+    with pytest.raises(NotIndexedError, match="IterableSource is a stream"):
         simulate(BatchDataset(IterableSource(range(9)), 2, list), 10, read=2)
-    with pytest.raises(EmptyDatasetError, match="gave no batch to estimate by"):
+    with pytest.raises(EmptyDatasetError, match="returned no batch for an estimate"):
         simulate(FilterDataset(web, lambda _: False), 10, read=2)
 
 
@@ -246,7 +246,7 @@ def test_wrong_arguments():
     dataset = MIXES["three"]
     stream = BatchDataset(FilterDataset(shuffled(9), is_even), 2, list)
     for wrong in (lambda: plan(stream, 0, 1), lambda: simulate(stream, 1)):
-        with pytest.raises(NotIndexedError, match="reading it only"):
+        with pytest.raises(NotIndexedError, match="known only by reading"):
             wrong()
     for at, steps in ((-1, 1), (0, 0), (0, -3), (True, 1), (0, 1.5)):
         with pytest.raises(ConfigError, match=r"is a whole number, [01] or more; got "):

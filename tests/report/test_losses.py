@@ -77,12 +77,12 @@ def test_losses_that_fit_no_item_are_refused():
         for losses, words in [
             (
                 [1.0, 2.0],
-                r"step 0\): got 2 losses for an item that is made of 4 samples",
+                r"step 0\): got 2 losses for an item of 4 samples",
             ),
             (torch.tensor(1.0), "reduction='none'"),
             ("high", "one for each sample"),
             ({"aa": 1.0}, "did you mean 'a'"),
-            ({"a": "high"}, "is no number"),
+            ({"a": "high"}, "is not a number"),
         ]:
             with pytest.raises(ConfigError, match=words):
                 loader.record_losses(losses)
@@ -110,7 +110,7 @@ def test_a_stream_is_blamed_by_what_was_recorded(tmp_path):
     [one, other] = blame(dataset, 4, losses=[tmp_path / "losses.jsonl"])
     assert [one.index, other.index] == batches[4]
     assert (one.loss, other.loss) == (0.5, math.inf)
-    with pytest.raises(ConfigError, match="by reading only"):
+    with pytest.raises(ConfigError, match="known only by reading"):
         blame(dataset, 5)
 
 
