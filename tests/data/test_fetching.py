@@ -203,7 +203,7 @@ def test_a_killed_sidecar_is_replaced_and_one_that_is_always_killed_is_told_of(
     fetching.stat(f"{url}/a.tar")
     fetching._current._process.kill()
     assert fetching.stat(f"{url}/a.tar").size == len(BODY)
-    assert "ended by signal 9: starting another one" in caplog.text
+    assert "ended by signal 9; starting another one" in caplog.text
     set_faults(server, mute=1)
     done = threading.Event()
 
@@ -215,7 +215,7 @@ def test_a_killed_sidecar_is_replaced_and_one_that_is_always_killed_is_told_of(
     killer = threading.Thread(target=kill)
     killer.start()
     with pytest.raises(
-        OSError, match=r"ended 3 times, at last by signal 9.*use fewer workers"
+        OSError, match=r"ended 3 times, the last time by signal 9.*use fewer workers"
     ):
         fetching.stat(f"{url}/a.tar")
     done.set()
