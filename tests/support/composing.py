@@ -34,7 +34,7 @@ def global_batches(mixed: BatchComposition, epoch: int = 0) -> list[tuple[int, .
     return [
         tuple(
             np.bincount(
-                stream[k : k + mixed.global_batch_size], minlength=len(mixed.asked)
+                stream[k : k + mixed.global_batch_size], minlength=len(mixed.requested)
             ).tolist()
         )
         for k in starts
