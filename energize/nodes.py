@@ -1,6 +1,6 @@
 """The protocol of nodes, for datasets of your own.
 
-`ARCHITECTURE.md` has an example of a node.
+the docstring of `IndexedDataset` has an example of a node.
 """
 
 from energize.core.dataset import Dataset, IndexedDataset, PassingDataset

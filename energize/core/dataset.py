@@ -194,8 +194,9 @@ class Dataset(Description, ABC, Generic[T_co]):
     def open_pass(self, opening: Opening) -> LaneStream[T_co]:
         """Open this node as a stream, in one lane; only called if it is not indexed.
 
-        Nodes that find their items by reading override it. By default, a node of known
-        size reads the inputs at the positions that `route` leads to.
+        The default serves nodes of known size whose `route` takes the items of every
+        input once and in order: a stream returns its next item at any position. Other
+        nodes override it.
 
         Args:
             opening: The lane, the state to resume from and how samples are read. If

@@ -41,6 +41,7 @@ from energize.core.trace import (
 from energize.core.validation import short
 from energize.errors import (
     EmptyDatasetError,
+    NotIndexedError,
     NotRepeatableError,
     StateError,
     SubstitutionError,
@@ -327,7 +328,14 @@ class IndexedStream(LaneStream[T]):
 
 
 class MixStream(LaneStream[T]):
-    """Maps positions to positions of several endless inputs."""
+    """Maps positions to positions of several endless inputs.
+
+    An input that is a stream returns its next item, so `route` has to take the items of
+    such an input in order.
+
+    Raises:
+        NotIndexedError: While reading, if `route` returns to an item of a stream.
+    """
 
     def __init__(
         self,
@@ -344,6 +352,8 @@ class MixStream(LaneStream[T]):
             for node, at in zip(inputs, openings, strict=True)
         ]
         self._states: list[State | None] = [None] * len(inputs)
+        self._streams = [None if node.indexed else node for node in inputs]
+        self._last_inner = [-1] * len(inputs)
         self._parts_before = parts_before(inputs)
         self._coming: deque[tuple[int, int, int]] = deque()
         self._last = (0, 0)
@@ -359,11 +369,23 @@ class MixStream(LaneStream[T]):
     def at(self, position: int, attempt: int = 0) -> T:
         if not attempt:
             self._last = self._route_to(position)
+            self._check_order(*self._last)
         number, inner = self._last
         self._states[number] = None
         item: T = self._inputs[number].at(inner, attempt)
         self.origin = shifted(self._inputs[number].origin, self._parts_before[number])
         return item
+
+    def _check_order(self, number: int, inner: int) -> None:
+        """Raise `NotIndexedError` if a stream would be read at a position again."""
+        previous = self._last_inner[number]
+        if inner <= previous and (stream := self._streams[number]) is not None:
+            raise NotIndexedError(
+                f"item {inner} of {type(stream).__name__} is needed after item "
+                f"{previous}, and it can only be read in order. Let route() take the "
+                "items of a stream once and in order, or override open_pass()"
+            )
+        self._last_inner[number] = inner
 
     def _route_to(self, position: int) -> tuple[int, int]:
         while self._coming:

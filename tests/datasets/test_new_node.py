@@ -128,3 +128,15 @@ def test_a_subclass_of_a_node_that_makes_items_needs_no_trait():
             return [3 * item for item in items]
 
     assert list(Tripled(numbers(3))) == [0, 3, 6]
+
+
+def test_a_route_that_returns_to_an_item_of_a_stream_is_refused():
+    """A stream delivers its next item at any position: `[0, 0, 2, 2]` is not possible."""
+    evens = FilterDataset(numbers(), lambda number: number % 2 == 0)
+    twice = TwiceDataset(RepeatDataset(evens))
+    reader = twice.open()
+    assert next(reader) == 0
+    with pytest.raises(
+        NotIndexedError, match="item 0 of RepeatDataset is needed after"
+    ):
+        next(reader)
