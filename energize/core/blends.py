@@ -160,8 +160,8 @@ def _name_error(
         ]
         faults.append(f"unknown {', '.join(shown)}")
     return WeightError(
-        f"weights of {match.label} are given for all that it is over, by name: "
-        f"{'; '.join(faults)}. It is over {', '.join(names[:_SHOWN])}"
+        f"weights of {match.label} need a value for every source, by name: "
+        f"{'; '.join(faults)}. Its sources are {', '.join(names[:_SHOWN])}"
         f"{', ...' if len(names) > _SHOWN else ''}"
     )
 

@@ -138,7 +138,7 @@ def real_number(value: object) -> float | Fraction | Decimal | None:
         (np.float32(0.1), 3, None)
     """
     if not isinstance(value, np.generic) and getattr(value, "ndim", None) == 0:
-        value = value.item()  # type: ignore[attr-defined]  # a tensor, or an array of numpy
+        value = value.item()  # type: ignore[attr-defined]
     if isinstance(value, Decimal):
         return math.nan if value.is_nan() else value
     if isinstance(value, bool) or not isinstance(value, Real):

@@ -47,7 +47,8 @@ def fields_of(record: Any) -> dict[str, Any]:
     if isinstance(record, dict):
         return dict(record)
     if isinstance(record, tuple):
-        return dict(zip(record._fields, record, strict=True))  # type: ignore[attr-defined]
+        names = record._fields  # type: ignore[attr-defined]
+        return dict(zip(names, record, strict=True))
     return {field.name: getattr(record, field.name) for field in fields(type(record))}
 
 

@@ -311,7 +311,7 @@ class HeldStore(FileStore[Any]):
                 "another process, or whose files were changed or removed; put it "
                 "there again"
             )
-        return self._content[0], None  # type: ignore[return-value]  # it was read nowhere
+        return self._content[0], None  # type: ignore[return-value]
 
     def get_path(self) -> str:
         return "memory"

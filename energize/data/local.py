@@ -102,7 +102,9 @@ class Files(ABC):
             self.read_ranges(path, [start], [self.size(path) if stop is None else stop])
         )
 
-    def plan(self, path: str, starts: Sequence[int], stops: Sequence[int]) -> None:  # noqa: B027
+    def plan(  # noqa: B027
+        self, path: str, starts: Sequence[int], stops: Sequence[int]
+    ) -> None:
         """Start fetching ranges that will be read soon; empty for the whole file."""
 
     @abstractmethod

@@ -510,7 +510,8 @@ class _IterableStream(LaneStream[T]):
             if not _has_buffer(samples):
                 self._stateful = samples
                 if self._inner:
-                    samples.load_state_dict(json.loads(self._inner))  # type: ignore[attr-defined]
+                    state = json.loads(self._inner)
+                    samples.load_state_dict(state)  # type: ignore[attr-defined]
             samples = _undivided(samples, self._source.name)
         self._iterator = DrawingIterator(self._record, iter(samples), self._word)
         if self._stateful is None and self._read:

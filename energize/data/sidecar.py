@@ -637,7 +637,11 @@ async def _serve(connection: Connection) -> None:
     loop.set_default_executor(ThreadPoolExecutor(IN_FLIGHT))
     tasks: set[asyncio.Task[None]] = set()
     words = logging.Handler()
-    words.emit = lambda record: connection.send((None, record.getMessage()))  # type: ignore[method-assign]
+
+    def forward(record: logging.LogRecord) -> None:
+        connection.send((None, record.getMessage()))
+
+    words.emit = forward  # type: ignore[method-assign]
     _log.addHandler(words)
     sidecar = Sidecar(NodeCache())
 

@@ -186,7 +186,7 @@ class NewFiles:
     def _rename(self, final: Path, done: list[Path]) -> None:
         with writing(final, self._error):
             if is_url(final):
-                final.write_bytes(self.place(final))  # type: ignore[arg-type]  # a `RemotePath`
+                final.write_bytes(self.place(final))  # type: ignore[arg-type]
             else:
                 self.place(final).replace(final)
         done.append(final)

@@ -23,9 +23,12 @@ def get_train_dataset(*arguments: Any, **options: Any) -> RankView[Any]:
 def get_val_dataset(
     *arguments: Any, limit: int | None = None, **options: Any
 ) -> RankView[Any]:
-    """Return what `energize.get_val_dataset` returns, as a view of this rank.
+    """Return `energize.get_val_dataset(...)` as a view of this rank.
 
-    `limit` counts the batches of each rank.
+    Args:
+        *arguments: As in `energize.get_val_dataset`.
+        limit: Maximum number of batches on each rank; None is unlimited.
+        **options: As in `energize.get_val_dataset`.
     """
     dataset = api.get_val_dataset(*arguments, **options)
     return _limited(dataset, limit, options.get("worker_config"))
@@ -35,9 +38,12 @@ def get_val_dataset(
 def get_val_datasets(
     *arguments: Any, limit: int | None = None, **options: Any
 ) -> list[tuple[RankView[Any], Leaf]]:
-    """Return what `energize.get_val_datasets` returns, as views of this rank.
+    """Return `energize.get_val_datasets(...)` as views of this rank.
 
-    `limit` counts the batches of each rank.
+    Args:
+        *arguments: As in `energize.get_val_datasets`.
+        limit: Maximum number of batches on each rank; None is unlimited.
+        **options: As in `energize.get_val_datasets`.
     """
     config = options.get("worker_config")
     pairs = api.get_val_datasets(*arguments, **options)

@@ -242,7 +242,8 @@ def _nothing_to_read(scene: Scene) -> NotPreparedError:
     return NotPreparedError(
         f"{scene.path} is not a prepared dataset: it has no .nv-meta/.info.json, and "
         "no images, videos, tables, MDS or tars: its files are "
-        f"{counts or 'none'}.{packed} Prepare a folder of shards with: energize "
+        f"{counts or 'none'}.{packed} Put texts in a column of a .jsonl, .csv or "
+        ".parquet file. Prepare a folder of shards with: energize "
         f"prepare {scene.path}"
     )
 

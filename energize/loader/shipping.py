@@ -306,7 +306,11 @@ class ShippedError:
 
     def rebuilt(self) -> BaseException:
         """Return the exception with its causes and the traceback as a note."""
-        chain: list[BaseException] = [pickle.loads(data) for data in self.chain]  # noqa: S301 - from a worker of this very loader
+        # The data come from a worker of this loader.
+        chain: list[BaseException] = [
+            pickle.loads(data)  # noqa: S301
+            for data in self.chain
+        ]
         for effect, cause in itertools.pairwise(chain):
             effect.__cause__ = cause
         chain[0].add_note(f"\nin a worker process:\n{self.trace}")
@@ -457,11 +461,11 @@ class ReceivedRegions:
         """Return a value that `dumps` packed, and its size in bytes."""
         end = len(data) - _LENGTH.size
         (length,) = _LENGTH.unpack(data[end:])
-        buffers, dropped = pickle.loads(data[length:end])  # noqa: S301 - from our own worker
+        buffers, dropped = pickle.loads(data[length:end])  # noqa: S301 - own worker
         for number in dropped:
             self._regions.pop(number, None)
         views = [self.view(buffer).data for buffer in buffers]
-        value = pickle.loads(data[:length], buffers=views)  # noqa: S301 - from our own worker
+        value = pickle.loads(data[:length], buffers=views)  # noqa: S301 - own worker
         return value, len(data) + sum(buffer.size for buffer in buffers)
 
 
@@ -574,6 +578,6 @@ def rebuilt(descriptor: int) -> Any:
         memory = memoryview(mmap.mmap(descriptor, 0, access=mmap.ACCESS_COPY))
     end = len(memory) - _LENGTH.size
     (length,) = _LENGTH.unpack(memory[end:])
-    head, places = pickle.loads(memory[end - length : end])  # noqa: S301 - from the trainer
+    head, places = pickle.loads(memory[end - length : end])  # noqa: S301 - trainer
     buffers = [memory[start : start + size] for start, size in places]
-    return pickle.loads(head, buffers=buffers)  # noqa: S301 - from the trainer
+    return pickle.loads(head, buffers=buffers)  # noqa: S301 - trainer

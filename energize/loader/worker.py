@@ -91,7 +91,7 @@ def serve(
     on_leash(leash, os.getpid())
     if leash.poll() or trainer not in (0, os.getppid()):
         os._exit(1)  # the trainer died before anybody looked
-    stacks = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as the process lives
+    stacks = tempfile.TemporaryFile()  # noqa: SIM115 - never closed
     faulthandler.register(STACKS, file=stacks, all_threads=True)
     # Ctrl-C reaches all processes of a terminal, and what it means is for the trainer
     # to decide.

@@ -525,7 +525,9 @@ def _checked_limits(
 ) -> list[Fraction]:
     """Return a limit for each source; 0 for a source with weight 0."""
     several = isinstance(values, Sequence) and not isinstance(values, str)
-    limits = list(values) if several else [values] * len(weigh)  # type: ignore[arg-type]
+    limits: list[Any] = [values] * len(weigh)
+    if isinstance(values, Sequence) and several:
+        limits = list(values)
     _check_number_of_limits(limits, weigh, name)
     checked = []
     for number, (limit, weight) in enumerate(zip(limits, weigh, strict=True)):

@@ -922,7 +922,7 @@ class ImageClassificationTaskEncoder(TaskEncoder[Any, Any, Any, Any]):
             )
         label = self._label(sample)
         augmented = self.augment and self.training
-        image: Image.Image = sample.image  # type: ignore[assignment]  # as the decoder gives it
+        image: Image.Image = sample.image  # type: ignore[assignment]
         box = _random_box(*image.size, rng) if augmented else _central_box(*image.size)
         image = image.resize((self.size, self.size), Image.Resampling.BILINEAR, box=box)
         if augmented and rng.random() < 0.5:

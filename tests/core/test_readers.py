@@ -79,10 +79,10 @@ def test_several_items_are_those_of_single_reads(dataset):
     while len(items) < len(expected):
         read = reader.several(3, 10.0)
         assert 1 <= len(read.items) <= 3
-        assert len(read.made) == len(read.items)
+        assert len(read.origins) == len(read.items)
         assert len(read.states) in (0, len(read.items))
         items += read.items
-        made += read.made
+        made += read.origins
     with pytest.raises(StopIteration):
         reader.several(3, 10.0)
     assert items == expected
