@@ -104,7 +104,7 @@ def test_a_packed_run_is_read_where_that_is_asked_for(home):
     mix.write_text(PACKED)
     for command in ("plan", "simulate"):
         refused(
-            [([], 2, f"its samples are known only by reading", "--read")],
+            [([], 2, "its samples are known only by reading", "--read")],
             command,
             mix,
         )

@@ -283,7 +283,7 @@ def shrinking(sizes):
 
 def test_a_source_that_is_shorter_at_a_second_reading_is_named():
     with pytest.raises(
-        NotRepeatableError, match=r"'live': sample 9 .* differs when read again"
+        NotRepeatableError, match=r"'live': sample 9 .*(read again|second reading)"
     ):
         list(loader_of(shrinking([25, 9, 9])))
     source = shrinking([25, 25, 25, 9, 9])
@@ -293,7 +293,7 @@ def test_a_source_that_is_shorter_at_a_second_reading_is_named():
     again = loader_of(source)
     again.load_state_dict(loader.state_dict())
     with pytest.raises(
-        NotRepeatableError, match=r"'live': sample 9 .* differs when read again"
+        NotRepeatableError, match=r"'live': sample 9 .*(read again|second reading)"
     ):
         next(iter(again))
 
