@@ -349,8 +349,7 @@ more, set energize.core.limits.LEVELS
     data = text.encode() if isinstance(text, str) else text
     counter = _YamlCounter(circles=circles)
     try:
-        for event in yaml.parse(data, safe_loader()):
-            counter.add(event)
+        counter.count(yaml.parse(data, safe_loader()))
     except yaml.reader.ReaderError as reason:
         at = reason.position
         location = f"line {data[:at].count(10) + 1}: {data[at : at + 1]!r}"
@@ -375,34 +374,39 @@ class _YamlCounter:
         # The anchor of each open collection, and the number of values before it.
         self._open: list[tuple[str | None, int]] = []
 
-    def add(self, event: Any) -> None:
-        """Count an event of the parser; raise ValueError beyond a limit."""
-        if isinstance(event, yaml.CollectionStartEvent):
-            self._open.append((event.anchor, self._values))
-            if len(self._open) > limits.LEVELS:
-                raise ValueError(limits.over("LEVELS"))
-        elif isinstance(event, yaml.CollectionEndEvent):
-            anchor, start = self._open.pop()
-            if anchor is not None:
-                self._sizes[anchor] = self._values - start + 1
-        elif isinstance(event, yaml.AliasEvent):
-            self._add_alias(event.anchor)
-        elif isinstance(event, yaml.ScalarEvent):
-            self._check_length(event)
-        self._values += isinstance(event, yaml.NodeEvent)
-        if self._values > limits.YAML_VALUES:
-            raise ValueError(limits.over("YAML_VALUES"))
+    def count(self, events: Iterable[Any]) -> None:
+        """Count the events of a parser; raise ValueError beyond a limit."""
+        for event in events:
+            if isinstance(event, yaml.CollectionStartEvent):
+                self._open.append((event.anchor, self._values))
+                if len(self._open) > limits.LEVELS:
+                    raise ValueError(limits.over("LEVELS"))
+            elif isinstance(event, yaml.CollectionEndEvent):
+                anchor, start = self._open.pop()
+                if anchor is not None:
+                    self._sizes[anchor] = self._values - start + 1
+            elif isinstance(event, yaml.AliasEvent):
+                self._add_alias(event.anchor)
+            elif (
+                isinstance(event, yaml.ScalarEvent)
+                and len(event.value) > limits.LETTERS
+            ):
+                raise ValueError(_too_long(event))
+            self._values += isinstance(event, yaml.NodeEvent)
+            if self._values > limits.YAML_VALUES:
+                raise ValueError(limits.over("YAML_VALUES"))
 
     def _add_alias(self, name: Any) -> None:
         if not self._circles and any(name == anchor for anchor, _ in self._open):
             raise ValueError(INSIDE_ITSELF)
         self._values += self._sizes.get(str(name), 1) - 1
 
-    def _check_length(self, event: Any) -> None:
-        if len(event.value) > limits.LETTERS:
-            mark = event.start_mark
-            location = "" if mark is None else f"line {mark.line + 1}: "
-            raise ValueError(location + limits.over("LETTERS", len(event.value)))
+
+def _too_long(event: Any) -> str:
+    """Return the message for a scalar beyond the limit."""
+    mark = event.start_mark
+    location = "" if mark is None else f"line {mark.line + 1}: "
+    return location + limits.over("LETTERS", len(event.value))
 
 
 def load_yaml(text: str | bytes, loader: type[Any] | None = None) -> Any:
