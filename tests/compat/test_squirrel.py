@@ -232,15 +232,14 @@ def test_sources_that_may_be_divided_already(monkeypatch, caplog):
     )
     own = [IterableSource(range(9)).split_by_worker_pytorch() for _ in range(2)]
     assert loaded(Multiplexer(own)) == sorted([*range(9), *range(9)])
-    with pytest.raises(ez.ConfigError, match="and '0' give each worker"):
+    with pytest.raises(
+        ez.ConfigError, match="'0' may yield a different part in each worker"
+    ):
         loaded(Multiplexer([own[0], range(9)]))
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")
     assert len(list(unknown)) == 24
-    assert (
-        "nothing shows whether '0', '1' give each rank a part of their own"
-        in caplog.text
-    )
+    assert "unknown whether '0', '1' yield a different part in each rank" in caplog.text
     monkeypatch.setenv("RANK", "1")
     assert list(whole.split_by_rank_pytorch()) == [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11]
 

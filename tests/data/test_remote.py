@@ -515,7 +515,7 @@ def test_what_commands_write_is_written_to_a_store(tmp_path, monkeypatch, capsys
             with pytest.raises(SystemExit):
                 app([command, "s3://nowhere/x"], standalone_mode=False)
             assert (
-                "s3://nowhere/x: cannot be used: there is no such"
+                "s3://nowhere/x: cannot be used: the bucket does not exist"
                 in capsys.readouterr().err
             )
         for command in (

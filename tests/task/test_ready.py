@@ -511,17 +511,17 @@ REFUSED = {
     "packs of images of three axes": (
         lambda: ProcessorTaskEncoder(qwen(), packing=True),
         talk(1),
-        "image_grid_thw besides, to rotate by three",
+        "also uses image_grid_thw, to rotate by three",
     ),
     "packs of texts of three axes": (
         lambda: ProcessorTaskEncoder(qwen(), packing=True),
         talk(3),
-        "goes by mm_token_type_ids",
+        "also uses mm_token_type_ids",
     ),
     "packs of images that look ahead": (
         lambda: ProcessorTaskEncoder(gemma(), packing=True),
         talk(1),
-        "Gemma3Processor goes by token_type_ids",
+        "Gemma3Processor also uses token_type_ids",
     ),
     "no label": (ImageClassificationTaskEncoder, TEXT, "the number of its class"),
     "an unknown class": (
