@@ -485,10 +485,10 @@ class ShardedDataSource(torch.utils.data.IterableDataset[T]):
     _dataset: Dataset[Any] | None = None
     _shards: Mapping[str, Callable[[], Dataset[Any]]] = MappingProxyType({})
 
-    def _of(
+    def wrap(
         self, dataset: Dataset[Any], shards: Mapping[str, Callable[[], Dataset[Any]]]
     ) -> Self:
-        """Be a source of a dataset, and of what makes that of each of its shards."""
+        """Read `dataset`, with a function that opens every shard by name."""
         self._shards = dict(shards)
         self._dataset = dataset
         return self
@@ -566,7 +566,7 @@ class ShardedDataSource(torch.utils.data.IterableDataset[T]):
         shards = {
             name: partial(_changed, change, self, name) for name in self.shard_names
         }
-        return ShardedDataSource[Any]()._of(change(self.dataset), shards)
+        return ShardedDataSource[Any]().wrap(change(self.dataset), shards)
 
     def map(self, fn: Callable[[T], Any]) -> ShardedDataSource[Any]:
         """Return a source of `fn(example)`."""
@@ -600,7 +600,7 @@ class ShardedDataSource(torch.utils.data.IterableDataset[T]):
         mixed = _shuffled(seeded)
         if mixed is seeded and not seeded.indexed:
             mixed = ShuffleBufferDataset(seeded, buffer_size)
-        return ShardedDataSource[Any]()._of(mixed, {"shuffled": lambda: mixed})
+        return ShardedDataSource[Any]().wrap(mixed, {"shuffled": lambda: mixed})
 
     def __iter__(self) -> Iterator[T]:
         worker = torch.utils.data.get_worker_info()
@@ -657,7 +657,7 @@ class HFDatasetShardedSource(ShardedDataSource[Example]):
     def __init__(self, dataset: Any, name: str | None = None) -> None:
         name = name or "hf_dataset"
         whole = as_dataset(dataset, name)
-        self._of(whole, {f"{name}:0": lambda: whole})
+        self.wrap(whole, {f"{name}:0": lambda: whole})
 
 
 class ParquetShardedSource(ShardedDataSource[Example]):
@@ -685,7 +685,7 @@ class ParquetShardedSource(ShardedDataSource[Example]):
             )
             for path in whole.files
         }
-        self._of(whole, opened)
+        self.wrap(whole, opened)
 
 
 class CompositeShardedSource(ShardedDataSource[Example]):
@@ -709,7 +709,7 @@ class CompositeShardedSource(ShardedDataSource[Example]):
             for number, part in enumerate(sources)
             for name in part.shard_names
         }
-        self._of(ConcatDataset(*(source.dataset for source in sources)), shards)
+        self.wrap(ConcatDataset(*(source.dataset for source in sources)), shards)
 
 
 class MixedShardedSource(ShardedDataSource[Example]):
@@ -775,7 +775,7 @@ class MixedShardedSource(ShardedDataSource[Example]):
             stop=stop_strategy,
             block_size=block_size,
         )
-        self._of(mix, {"mixed_shard_0": lambda: mix})
+        self.wrap(mix, {"mixed_shard_0": lambda: mix})
 
 
 def block_mixture_interleave(

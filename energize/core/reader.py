@@ -312,7 +312,7 @@ class StreamReader(Reader[T]):
             self._marked_at = time.monotonic()
 
     def _return_to(self, count: int) -> None:
-        """Open the stream again, and read it up to item `taken` of the epoch."""
+        """Open the stream again, and read it up to item `count` of the epoch."""
         if self._over:
             self._over = False
             self._epoch -= 1

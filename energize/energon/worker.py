@@ -28,8 +28,8 @@ class _ActiveConfig:
     def __get__(
         self, instance: Any, owner: type[EnergonWorkerConfig]
     ) -> lanes.WorkerConfig | None:
-        if owner._activated:
-            return owner._activated[0]
+        if owner.activated:
+            return owner.activated[0]
         config: lanes.WorkerConfig | None = call_context.get().config
         return config
 
@@ -71,7 +71,8 @@ class EnergonWorkerConfig(lanes.WorkerConfig):
     """The config between `worker_activate` and `worker_deactivate`; else the config of
     the loader that called a function of yours last in this process, or None."""
 
-    _activated: ClassVar[list[EnergonWorkerConfig]] = []
+    activated: ClassVar[list[EnergonWorkerConfig]] = []
+    """The config between `worker_activate` and `worker_deactivate`, if any."""
 
     global_error_handler: ErrorHandler | None
     restore_error_handler: ErrorHandler | None
@@ -140,11 +141,11 @@ class EnergonWorkerConfig(lanes.WorkerConfig):
             override_global_rank: Has no use.
             cache_pool: Has no use.
         """
-        self._activated[:] = [self]
+        self.activated[:] = [self]
 
     def worker_deactivate(self) -> None:
         """Undo `worker_activate`."""
-        self._activated.clear()
+        self.activated.clear()
 
     def global_rank(self) -> int:
         """Return the rank in the world; `rank` is the rank in the group."""

@@ -75,7 +75,7 @@ class QueuedReader(Reader[T]):
         """
 
     def has_next(self, count: int = 0) -> bool:
-        """Return whether another item follows the next `after` items.
+        """Return whether another item follows the next `count` items.
 
         Reads on until this is known.
         """
