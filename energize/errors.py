@@ -332,13 +332,10 @@ def in_place_of(shards: Path) -> str:
 
     Example:
         >>> in_place_of(Path("a/{0..9}.tar")), in_place_of(Path("a"))
-        ('; shards are read by their folder: energize prepare a, and then give a', '')
+        ('. Run `energize prepare a`, then pass a', '')
     """
     folder = shards.parent
-    hint = (
-        f"; shards are read by their folder: energize prepare {folder}, and then "
-        f"give {folder}"
-    )
+    hint = f". Run `energize prepare {folder}`, then pass {folder}"
     return hint if shards.suffix == ".tar" else ""
 
 

@@ -105,8 +105,8 @@ class ExcessLoss:
     ) -> None:
         if floor * len(reference) > 1:
             raise ConfigError(
-                f"{len(reference)} sources cannot all have a share of {floor:g} at "
-                f"least; floor is at most {1 / len(reference):.4g} here"
+                f"{len(reference)} sources cannot all have a share of at least "
+                f"{floor:g}. Use a floor of at most {1 / len(reference):.4g} here"
             )
         self.reference = reference
         self.temperature = temperature
@@ -139,8 +139,8 @@ class ExcessLoss:
             number = real_number(loss)
             if number is None or not math.isfinite(number):
                 raise ConfigError(
-                    f"the mean loss of {name!r} is {loss!r}: weights cannot follow it. "
-                    "Leave out steps whose loss is not finite"
+                    f"the mean loss of {name!r} is {loss!r}. Leave out steps with a "
+                    "loss that is not finite"
                 )
             previous = seen.get(name, loss)
             seen[name] = self.memory * previous + (1 - self.memory) * float(loss)

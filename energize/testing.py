@@ -415,7 +415,7 @@ def _check_visits(
             if not least <= visits <= most:
                 raise AssertionError(
                     f"epoch {epoch} visits {source.name}, sample {index}, {visits} "
-                    f"times; promised were {least} to {most}"
+                    f"times, expected {least} to {most}"
                 )
 
 

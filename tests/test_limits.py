@@ -55,7 +55,7 @@ def test_the_page_names_every_limit_and_an_error_says_how_to_raise_it(monkeypatc
         assert getattr(limits, name) == written(number.strip()), name
         assert f"energize.core.limits.{name}" in limits.over(name)
         monkeypatch.setattr(limits, name, 7)
-        assert "more than 7;" in limits.over(name)
+        assert "more than 7." in limits.over(name)
 
 
 def test_limits_are_those_that_a_program_sets(monkeypatch):

@@ -111,20 +111,20 @@ def test_what_is_no_rank_is_named():
     ]
     given = [
         ({"rank": 2, "world_size": 2}, "rank 2, world_size 2"),
-        ({"rank": -1, "world_size": 2}, "rank is a whole number, 0 or more; got -1"),
+        ({"rank": -1, "world_size": 2}, "rank must be a whole number >= 0, got -1"),
         (
             {"rank": 0, "world_size": 0},
-            "world_size is a whole number, 1 or more; got 0",
+            "world_size must be a whole number >= 1, got 0",
         ),
         ({"rank": 1}, "both rank and world_size, or neither"),
         ({"world_size": 2}, "both rank and world_size, or neither"),
-        ({"rank": "0", "world_size": 2}, "rank is a whole number...got '0'"),
-        ({"rank": True, "world_size": 2}, "rank is a whole number...got True"),
-        ({"rank": 0.0, "world_size": 2}, "rank is a whole number...got 0.0"),
-        ({"num_workers": -1}, "num_workers is a whole number, 0 or more"),
-        ({"num_workers": None}, "num_workers is a whole number, 0 or more; got None"),
-        ({"seed_offset": None}, "seed_offset is a whole number; got None"),
-        ({"seed_offset": 1.5}, "seed_offset is a whole number; got 1.5"),
+        ({"rank": "0", "world_size": 2}, "rank must be a whole number...got '0'"),
+        ({"rank": True, "world_size": 2}, "rank must be a whole number...got True"),
+        ({"rank": 0.0, "world_size": 2}, "rank must be a whole number...got 0.0"),
+        ({"num_workers": -1}, "num_workers must be a whole number >= 0"),
+        ({"num_workers": None}, "num_workers must be a whole number >= 0, got None"),
+        ({"seed_offset": None}, "seed_offset must be a whole number, got None"),
+        ({"seed_offset": 1.5}, "seed_offset must be a whole number, got 1.5"),
     ]
     faults = {
         str(e): (lambda e=e: current_ranks(environment=e), said)
@@ -137,7 +137,7 @@ def test_what_is_no_rank_is_named():
         config = WorkerConfig(data_parallel_group=group)
         faults[f"group {group}"] = (
             config.ranks,
-            "data_parallel_group is a process group",
+            "data_parallel_group must be a process group",
         )
     check_faults(ConfigError, faults)
 
@@ -246,7 +246,7 @@ class TestProcessGroup:
             ConfigError, match=r"rank 1 of 2 is given.*rank 0 of 1 in data_par"
         ):
             config.ranks()
-        with pytest.raises(ConfigError, match="give one of the two"):
+        with pytest.raises(ConfigError, match="Pass one of the two"):
             iter(get_loader(numbers(4), worker_config=config))
         agreed = WorkerConfig(rank=0, world_size=1, data_parallel_group=world)
         assert agreed.ranks().group() is world

@@ -299,7 +299,7 @@ OUTSIDE = [
 def test_an_index_is_one_whole_number(name):
     dataset = INDEXED[name]
     for index in WRONG:
-        with pytest.raises(ConfigError, match="an index is one whole number"):
+        with pytest.raises(ConfigError, match="an index must be one whole number"):
             dataset[index]
     for index in OUTSIDE:
         if not 0 <= index < min(dataset.size, 2**62):
@@ -330,7 +330,7 @@ def test_positions_are_whole_numbers_in_one_row():
     ]
     for dataset in (numbers(9), INDEXED["tower"], INDEXED["repeat for ever"]):
         for positions in (*rows, "12"):
-            with pytest.raises(ConfigError, match="positions are whole numbers"):
+            with pytest.raises(ConfigError, match="positions must be whole numbers"):
                 dataset.at(positions)
 
 

@@ -141,7 +141,7 @@ def _loss_files(losses: str) -> list[Path]:
     files = files_of(losses)
     if not files:
         raise ConfigError(
-            f"--losses: there is no file {losses}, nor those of ranks beside it"
+            f"--losses: {losses} is missing, and so are the files of ranks beside it"
         )
     return files
 
@@ -156,12 +156,12 @@ def _mix(
         run = replace(run, split=split) if run.split == "train" else run
         if mix is None and not (mix := path_of(file)).exists():
             raise ConfigError(
-                f"{saved.location} is of {mix}, which is not there any more; give --mix"
+                f"{saved.location} is of {mix}, which no longer exists. Pass --mix"
             )
     if mix is None:
         raise ConfigError(
-            f"{saved.location} does not say which mix it is of, as its dataset was put "
-            "together in Python; give a file of it as --mix, or use "
+            f"{saved.location} does not name its mix, as its dataset was built in "
+            "Python. Pass a file of it as --mix, or use "
             "energize.report.blame in Python"
         )
     seed = run.seed or _seed_of(saved)

@@ -68,7 +68,7 @@ def warm(
     dataset = run.read(mix)
     indexed(dataset, "cache warm")
     if not any(source.remote for source in dataset.sources):
-        raise ConfigError(f"{mix} lies on this machine: there is nothing to fetch")
+        raise ConfigError(f"{mix} is on this machine: nothing to fetch")
     ahead = Ahead(dataset, samples=8 * AHEAD)
     size = max(1, AHEAD // int(dataset.consumed(1).sum()))
     advance = progress("Fetching")

@@ -72,7 +72,9 @@ class Work:
 
 def _check_cluster(name: str) -> None:
     if name not in ("local", "ray", "slurm") and not name.startswith("ray://"):
-        raise ConfigError(f"--on is local, ray, ray://HOST:PORT or slurm; got {name!r}")
+        raise ConfigError(
+            f"--on must be local, ray, ray://HOST:PORT or slurm, got {name!r}"
+        )
 
 
 @dataclass(frozen=True)
@@ -106,11 +108,12 @@ class Tasks(Work):
         some = self.task is not None or self.merge
         if not is_local and (self.tasks is None or some):
             raise ConfigError(
-                f"--on {self.on} runs all tasks: give --tasks, and no other of them"
+                f"--on {self.on} runs all tasks. Pass --tasks, and no other of them"
             )
         if (self.submit and self.on != "slurm") or (self.gpus_per_task and is_local):
             raise ConfigError(
-                "--submit goes with --on slurm, --gpus-per-task with that or --on ray"
+                "--submit needs --on slurm, --gpus-per-task needs --on slurm or --on "
+                "ray"
             )
 
     def arguments(self, action: str) -> dict[str, Any]:
@@ -157,7 +160,7 @@ class Tasks(Work):
             return
         if shutil.which("sbatch") is None:
             raise ConfigError(
-                "--submit: there is no sbatch here; leave it out, and run the script"
+                "--submit: sbatch is missing. Omit --submit, and run the script"
             )
         command = ["bash", "-c", script]
         done = subprocess.run(  # noqa: S603

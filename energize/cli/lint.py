@@ -23,7 +23,7 @@ from energize.core.dataset import IndexedDataset
 from energize.core.failures import Failed
 from energize.core.lazy import torch
 from energize.core.progress import counted
-from energize.core.trace import ReadContext, Trace, where
+from energize.core.trace import ReadContext, Trace, location_of
 from energize.data.files import exists, read_file
 from energize.data.nv_meta import META_FOLDER, RECORDS_NAME
 from energize.data.writing import write_new, writing
@@ -237,8 +237,9 @@ def _lint_part(findings: Findings, name: str, part: IndexedDataset[Any]) -> None
             except PrepareError as reason:
                 raise PrepareError(
                     f"the process that was reading samples {start} to {stop - 1} of "
-                    f"{name} was killed: by the system when memory is short, then try "
-                    "fewer --parallel; or by what decodes one of these samples"
+                    f"{name} was killed, by the system when memory is short or by the "
+                    "decoder of one of these samples. If memory is short, lower "
+                    "--parallel"
                 ) from reason
             if isinstance(faults, Exception):
                 raise faults
@@ -259,13 +260,15 @@ def _faults(part: IndexedDataset[Any], start: int) -> list[Fault]:
             failed: Any = Trace(part, np.array([position])).read(ReadContext())[0]
         except EnergizeError as error:
             reason: Any = error
-            failed = Failed(reason, where(part, position))
+            failed = Failed(reason, location_of(part, position))
         if not isinstance(failed, Failed):
             wrong = type_faults(failed)
             text = "; ".join(
                 f"field {name!r}: {fault}" for name, fault in wrong.items()
             )
-            faults += [(where(part, position), f"DataError: {text}")] if wrong else []
+            faults += (
+                [(location_of(part, position), f"DataError: {text}")] if wrong else []
+            )
         else:
             text = str(failed.reason).removeprefix(failed.where).lstrip(":, ")
             text = re.sub(r"^sample '(?:[^'\\]|\\.)*': ", "", text)

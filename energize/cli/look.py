@@ -267,7 +267,8 @@ def preview(
         if count or (stored.dataset_config, stored.split_config) != mixes.CONFIGS:
             raise ConfigError(
                 "--count, --dataset-config and --split-config are for samples as they "
-                "are stored; --html shows batches of a run, see --batches, "
+                "are stored, and --html shows batches of a run. See "
+                "--batches, "
                 "--batch-size and --split-parts"
             )
         split = stored.split_parts or "train"
@@ -366,8 +367,8 @@ def parse_key(text: str) -> tuple[Any, ...]:
     if isinstance(key, list | tuple):
         return tuple(key)
     raise ConfigError(
-        "KEY: expected a restore key as loader.restore_key prints it, in quotes, such "
-        f"as \"('energize', 7)\"; got {text[:200]!r}"
+        "KEY must be a restore key as loader.restore_key prints it, in quotes, like "
+        f"\"('energize', 7)\", got {text[:200]!r}"
     )
 
 
@@ -570,8 +571,8 @@ def simulate(
         indexed(dataset, "simulate", "--read 100")
     if steps is None and (not dataset.sized or dataset.size == INFINITE):
         raise ConfigError(
-            "this mix never ends, or only reading tells where; say with --steps how "
-            "many steps to look at"
+            "this mix has no end, or only reading shows its end. Set --steps to the "
+            "number of steps to look at"
         )
     steps = steps or dataset.size
     intervals = 1 if plot is None else intervals_for(dataset, steps)

@@ -160,7 +160,7 @@ def manifest(
     """
     if mix.is_dir():
         raise ConfigError(
-            f"{mix} is no file of a mix; a single folder is opened as quickly"
+            f"{mix} is not a file of a mix. A single folder needs no manifest"
         )
     with Documents().used() as documents:
         stored = mixes.Stored()
@@ -174,9 +174,7 @@ def manifest(
                     open_store(ref)
     text, count = dump_manifest(mix, documents)
     if not count:
-        raise ConfigError(
-            f"{mix} reads no small files but itself: it needs no manifest"
-        )
+        raise ConfigError(f"{mix} reads no other small files, so it needs no manifest")
     write_new(manifest_path(mix), text.encode(), ConfigError)
     read_manifest(mix)  # which says if it is too large
     typer.echo(f"Wrote {manifest_path(mix)}: {count} files, {len(text):,} bytes")

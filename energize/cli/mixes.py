@@ -141,7 +141,7 @@ class RunOptions(EncoderOptions):
             raise ConfigError(
                 "--shuffle-buffer-size and --max-samples-per-sequence keep the reads "
                 f"of training local, and the split {self.split!r} is read in stored "
-                "order; leave them out"
+                "order. Remove them"
             )
         return options
 
@@ -316,7 +316,7 @@ class Stored:
             )
         else:
             raise ConfigError(
-                "--dataset-config and --split-config are for folders; the entries of "
+                "--dataset-config and --split-config are for folders. The entries of "
                 f"{path} name their own, as dataset_config and split_config"
             )
         yield from {leaf.identity: leaf for leaf in every_leaf(node)}.values()

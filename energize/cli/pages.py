@@ -205,7 +205,7 @@ class PreviewPage:
             script_digest=digests[1],
             links=self._links(at, steps, read_batches, served=served),
             sources="" if past else self._sources(read_batches, steps),
-            batches=shown or error(f"There is no step {at:,}"),
+            batches=shown or error(f"Step {at:,} does not exist"),
         )
         return page.encode("utf-8", "backslashreplace")
 
@@ -245,7 +245,7 @@ class PreviewPage:
             read = None if self.dataset.indexed else max(1, steps)
             forecast = simulate(self.dataset, horizon, read=read)
         except Exception as reason:  # reading a stream calls the encoder of the user
-            return error(f"What comes of each source cannot be told: {reason}")
+            return error(f"The share of each source is not known: {reason}")
         body = []
         bar = ""
         begun = 0.0
@@ -504,8 +504,8 @@ def _bound(port: int | None) -> _Server:
         f"port {port}" if port is not None else f"a port from {_PORT} to {tried[-1]}"
     )
     raise ConfigError(
-        f"--port: {named} cannot be used ({refused.strerror}); give another one, or "
-        "--port 0 for any that is free"
+        f"--port: {named} cannot be used ({refused.strerror}). Pass another one, or "
+        "--port 0 for any free port"
     )
 
 

@@ -250,7 +250,7 @@ def _check_may_have_media(path: Path, by: Tasks, *, tar_index_only: bool) -> Non
     """Raise `ConfigError` for a path or options without metadata of media."""
     if by.tasks or tar_index_only or not is_folder(path):
         raise ConfigError(
-            "only folders have metadata of media; for it alone use prepare-media"
+            "only folders have metadata of media. For it alone, use prepare-media"
         )
 
 
@@ -271,9 +271,7 @@ def _only_measures(
 def _check_file(path: Path, by: Tasks, columns: Mapping[str, Any]) -> None:
     """Raise `ConfigError` for options that only folders have."""
     if by.tasks:
-        raise ConfigError(
-            f"{path} is one file: --tasks share out the shards of folders"
-        )
+        raise ConfigError(f"{path} is a file, and --tasks divide the shards of folders")
     if columns:
         raise ConfigError(f"{path} is a file: --column measures samples of folders")
 
@@ -328,8 +326,8 @@ def _prepare_file(console: Console, path: Path, work: Work, *, checksums: bool) 
         return
     if checksums or path.suffix not in (".yaml", ".yml"):
         raise ConfigError(
-            f"{path} is a file, and neither a .jsonl file nor a metadataset .yaml, "
-            "which has no checksums of its own; of tar shards give the folder"
+            f"{path} is neither a .jsonl file nor a metadataset .yaml, which has no "
+            "checksums of its own. For tar shards, pass the folder"
         )
     from energize.energon.loading import prepare_metadataset
 
@@ -414,14 +412,14 @@ def _complete(
     if has_split and (choices["sample_type"] or not typed):
         return
     if not is_interactive:
-        raise ConfigError(f"--non-interactive asks nothing: {_NEEDED}")
+        raise ConfigError(f"--non-interactive has no prompts: {_NEEDED}")
     try:
         _prompt(console, path, choices, typed=typed)
     except typer.Abort:
         if sys.stdin.isatty():
             raise
         raise ConfigError(
-            f"the input ended before all was answered: {_NEEDED}"
+            f"the input ended before the last answer: {_NEEDED}"
         ) from None
 
 
@@ -433,9 +431,9 @@ def _check_only_measured(path: Path, choices: Sequence[Any]) -> None:
     """Raise `ConfigError` if a prepared folder gets other choices than columns."""
     if any(choices):
         raise ConfigError(
-            f"{path} is prepared already, so --column and --checksums are all that is "
-            "written: leave the other options out, or give --force-overwrite to "
-            "prepare it again"
+            f"{path} is prepared already, so only --column and --checksums are "
+            "written. Remove the other options, or pass --force-overwrite to prepare "
+            "it again"
         )
 
 
@@ -514,7 +512,7 @@ def _sample_type(text: str) -> str:
     if name not in fields.SAMPLE_TYPE_NAMES:
         near = nearest(text, fields.SAMPLE_TYPE_NAMES)
         raise ConfigError(
-            f"give one of the numbers above, or a name, as sample type{near}"
+            f"the sample type must be one of the numbers above, or a name{near}"
         )
     return name
 
@@ -561,9 +559,7 @@ def prepare_media(
     """
     by = MediaFilterConfig.parse(*media.choices)
     if not is_folder(path):
-        raise ConfigError(
-            f"{path} is a file; media metadata are those of the files of a folder"
-        )
+        raise ConfigError(f"{path} is a file, and media metadata need a folder")
     _collect(Console(), path, by, media, work)
 
 

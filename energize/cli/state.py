@@ -84,7 +84,7 @@ def report(
     if plot is not None:
         check_plot(plot)
         if mix is None:
-            raise ConfigError("--plot draws what a mix gave; give the mix too")
+            raise ConfigError("--plot draws the samples of a mix. Pass the mix too")
     saved = single_state(read_states([state]))
     dataset = None if mix is None else mix_of(saved, mix, run, samples=False)
     with fitting(saved, mix) as bare:
@@ -106,7 +106,7 @@ def fitting(saved: SavedState, mix: Path | None) -> Iterator[State]:
         raise StateMismatchError(
             f"{saved.location} does not fit {mix}: the mix has changed, or the options "
             f"differ: {error}\n"
-            "Here: give the mix as it was, and the options of the run, such as "
+            "Pass the mix as it was, and the options of the run, like "
             "--batch-size, --split, --seed, --encoder-per-type or "
             "--shuffle-buffer-size"
         ) from None
@@ -119,7 +119,7 @@ def _draw(saved: SavedState, dataset: Dataset[Any], plot: Path, title: str) -> N
     items = int(cursor.get("position", 0)) if dataset.indexed else 0
     if not items or edits.moves:
         raise ConfigError(
-            f"{saved.location}: there is nothing to draw. The run has delivered "
+            f"{saved.location}: nothing to draw. The run has delivered "
             "nothing, or reads a stream, or its mix was edited, and the state does not "
             "contain the order before the edit"
         )
@@ -176,7 +176,7 @@ def remap(
     """
     saved = single_state(read_states([state]))
     if output.exists() and output.resolve() == saved.file.resolve():
-        raise ConfigError(f"{output} is the state given; write to another file")
+        raise ConfigError(f"{output} is the state itself. Pass another file")
     dataset = mix_of(saved, mix, run)
     with get_loader(dataset, lanes=cursor_of(saved.state).get("lanes")) as loader:
         loader.load_state_dict(saved.state, on_mismatch="remap")
@@ -296,8 +296,8 @@ def read_states(paths: Sequence[Path]) -> list[SavedState]:
         ]
         if not states:
             raise StateError(
-                f"{file} holds no state of a loader, which is what its state_dict() "
-                "returns: a dict with version, fingerprint, config, details, cursor "
+                f"{file} is not the state of a loader. Its state_dict() returns a dict "
+                "with version, fingerprint, config, details, cursor "
                 "and check"
             )
         result += states
@@ -344,7 +344,7 @@ def _check_archive(local: str | os.PathLike[str], file: Path) -> None:
     """Raise `StateError` for an archive of another program, or a too large one."""
     for entry in zipfile.ZipFile(local).infolist():
         if entry.compress_type != zipfile.ZIP_STORED:
-            raise StateError(f"{file} is compressed, and no file of torch.save")
+            raise StateError(f"{file} is compressed, and is not a file of torch.save")
         if entry.filename.endswith(".pkl") and entry.file_size > limits.JSON_BYTES:
             raise StateError(f"{file}: {limits.over('JSON_BYTES', entry.file_size)}")
 
@@ -431,8 +431,8 @@ def single_state(states: Sequence[SavedState]) -> SavedState:
             same = other.state["fingerprint"] == first.state["fingerprint"]
             raise StateError(
                 f"{first.location} and {other.location} are of different "
-                f"{'places' if same else 'datasets'}. All ranks of a run have one "
-                "state after the same number of steps; give those of one step"
+                f"{'places' if same else 'datasets'}. The states of all ranks must be "
+                "of the same step. Pass those of one step"
             )
     return first
 

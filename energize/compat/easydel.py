@@ -58,8 +58,8 @@ try:
     from datasets.iterable_dataset import _BaseExamplesIterable
 except ImportError as missing:
     raise ImportError(
-        "energize.compat.easydel works on Hugging Face datasets, which are not "
-        "installed here; install them with: pip install 'energize[hf]'"
+        "energize.compat.easydel needs Hugging Face datasets, which is not installed. "
+        "Install it with: pip install 'energize[hf]'"
     ) from missing
 
 __all__ = [
@@ -115,7 +115,8 @@ class Options(Model):
         names = list(type(self).model_fields)
         if len(positional) > len(names) or arguments.keys() & names[: len(positional)]:
             raise TypeError(
-                f"{type(self).__name__}: an option is given once, in order or by name"
+                f"{type(self).__name__}: an option is set twice. Pass it once, in "
+                "order or by name"
             )
         arguments |= dict(zip(names, positional, strict=False))
         try:
@@ -154,7 +155,7 @@ def mixed(
     """
     if not isinstance(sources, Mapping):
         raise ConfigError(
-            f"{owner}: sources are given by name, {{'code': ..., 'text': ...}}"
+            f"{owner}: sources must be a mapping by name, {{'code': ..., 'text': ...}}"
         )
     seed = checked_seed(seed, owner)
     parts: dict[str, Dataset[Example]] = {}
@@ -249,9 +250,9 @@ class _Examples(_BaseExamplesIterable):  # type: ignore[misc]  # datasets has no
             return _Examples(self.dataset, lane)
         if index:
             raise ConfigError(
-                f"part {index} of {num_shards} was asked of a mix that reads a stream, "
-                "which is one shard; use split_dataset_by_node, which divides its "
-                "examples"
+                f"part {index} of {num_shards} of a mix that reads a stream does not "
+                "exist: a stream has one shard. Use split_dataset_by_node, which "
+                "divides its examples"
             )
         return copy.copy(self)
 
@@ -278,10 +279,9 @@ class _Examples(_BaseExamplesIterable):  # type: ignore[misc]  # datasets has no
         part = [self.lane.index, self.lane.count]
         if saved is not None and state.get("lane") != part:
             raise StateError(
-                f"the saved state is of part {state.get('lane')} (number, of how "
-                f"many), this is part {part}; resume with as many ranks and workers as "
-                "it was saved with, or use energize.get_loader, whose states fit any "
-                "number"
+                f"the saved state is of part {state.get('lane')} (number, total), this "
+                f"is part {part}. Resume with the same number of ranks and workers, or "
+                "use energize.get_loader, whose states fit any number"
             )
         start = None if saved is None else unpacked_state(self.dataset, saved)
         cursor = self.dataset.open(self.lane, start)
@@ -345,7 +345,7 @@ def _by_name(files: Iterable[F], owner: str, default: str, first: int) -> dict[s
         name = entry.name or f"{default}{number}"
         if name in by_name:
             raise ConfigError(
-                f"{owner}: several datasets are called {name!r}; rename them"
+                f"{owner}: several datasets have the name {name!r}. Rename them"
             )
         by_name[name] = entry
     return by_name
@@ -381,8 +381,8 @@ def _loaded_tokenizer(tokenizer: str | Tokenizer, dataset: str) -> Tokenizer:
         )
     except (OSError, ValueError) as error:
         raise ConfigError(
-            f"{purpose}: it is not on this machine, and nothing is downloaded; fetch "
-            f"it first, or give a function ({error})"
+            f"{purpose}: it is not on this machine ({error}). Download it first, or "
+            "pass a function"
         ) from error
     return loaded
 
@@ -410,7 +410,7 @@ class MixStageConfig(Options):
     >>> MixStageConfig(weights={"code": 0.3, "text": 0.8})
     Traceback (most recent call last):
         ...
-    energize.errors.ConfigError: MixStageConfig: the weights sum to 1.1, not to 1
+    energize.errors.ConfigError: MixStageConfig: the weights must sum to 1, got 1.1
     """
 
     weights: dict[str, NonNegativeFloat] | None = None
@@ -424,7 +424,7 @@ class MixStageConfig(Options):
     def _weights(self) -> Self:
         total = math.fsum((self.weights or {"": 1.0}).values())
         if not abs(total - 1) <= _SUM_TOLERANCE:
-            raise ConfigError(f"the weights sum to {total:.9g}, not to 1")
+            raise ConfigError(f"the weights must sum to 1, got {total:.9g}")
         self.scheduler()  # the points are checked here
         return self
 
@@ -527,7 +527,7 @@ class ShardedDataSource(torch.utils.data.IterableDataset[T]):
         """
         if not self._shards:
             raise ConfigError(
-                f"{type(self).__name__} has no open_shard(shard_name): write one that "
+                f"{type(self).__name__} has no open_shard(shard_name). Define one that "
                 f"returns an iterator over the examples of the shard {shard_name!r}"
             )
         return self.shard(shard_name).open(state=state)
@@ -909,7 +909,7 @@ class Pipeline:
         configs = self.config.named
         if set(datasets) != set(configs):
             raise ConfigError(
-                "Pipeline: tokenize() comes after source() and before mix()"
+                "Pipeline: tokenize() must come after source() and before mix()"
             )
         for name, config in configs.items():
             if config.tokenizer is not None:
@@ -947,8 +947,8 @@ class Pipeline:
     def _only(self) -> Dataset[Any]:
         if len(self.datasets) != 1:
             raise ConfigError(
-                "Pipeline: one dataset is needed, and there are "
-                f"{', '.join(self.datasets) or 0}; call source() and mix() before"
+                f"Pipeline: needs one dataset, got {', '.join(self.datasets) or 0}. "
+                "Call source() and mix() before"
             )
         return next(iter(self.datasets.values()))
 

@@ -697,5 +697,5 @@ def checked_seed(seed: int | None, owner: str) -> int:
             "another order. Pass the same seed on all ranks"
         )
     drawn = secrets.randbits(32)
-    _log.info("%s: drew seed %d; pass it to repeat this order", owner, drawn)
+    _log.info("%s: drew seed %d. Pass it to repeat this order", owner, drawn)
     return drawn

@@ -155,21 +155,21 @@ class StageData(StageSettings):
         weights = self.dataset_weights
         needed = _NEEDED.get(self.dataset_type or "")
         if needed is not None and not getattr(self, needed):
-            raise ConfigError(f"a {self.dataset_type} is read from {needed!r}; give it")
+            raise ConfigError(f"a {self.dataset_type} needs {needed!r}. Set it")
         if self.dataset_type == "energize" and (self.dataset_path is None) != bool(
             folders
         ):
             raise ConfigError(
-                "energize reads either 'dataset_path' or 'dataset_folders'; give one"
+                "both 'dataset_path' and 'dataset_folders' are set. Set one of the two"
             )
         if weights and len(weights) != len(folders):
             raise ConfigError(
-                f"there are {len(weights)} weights for {len(folders)} folders in "
-                "'dataset_folders'; give one for each"
+                f"'dataset_folders' has {len(weights)} weights for {len(folders)} "
+                "folders. Set one weight for each"
             )
         if weights and abs(math.fsum(weights) - 1) > _TOLERANCE:
             raise ConfigError(
-                f"weights sum to 1 (within {_TOLERANCE}); these sum to "
+                f"the weights must sum to 1 (within {_TOLERANCE}), got "
                 f"{math.fsum(weights):g}"
             )
         return self
@@ -289,8 +289,8 @@ def read_stages(
         if isinstance(node, Stages):
             return node.plan
         raise MetadatasetError(
-            f"{node.location}: the split {split_part!r} has no stages, so there is no "
-            "plan; read it with get_train_dataset, or give it `stages`"
+            f"{node.location}: the split {split_part!r} has no stages. Read it with "
+            "get_train_dataset, or add `stages`"
         )
     plan = None if text is None or problems else _plan(text, split_part, problems)
     if plan is None:
@@ -307,7 +307,7 @@ def _plan(
     table = text.data.get(_ROOT) if isinstance(text.data, dict) else None
     if not isinstance(table, dict):
         message = (
-            f"there is no table {_ROOT!r}; a stage file has its stages in "
+            f"the table {_ROOT!r} is missing. A stage file has its stages in "
             f"{_ROOT}.data_stages"
         )
         problems.append(
@@ -378,8 +378,8 @@ def get_staged_train_dataset(
     """
     if build is not None and options:
         raise ConfigError(
-            f"get_staged_train_dataset: {', '.join(options)} would have no effect "
-            "beside build, which makes the datasets; use them in it, for example with "
+            f"get_staged_train_dataset: {', '.join(options)} would have no effect with "
+            "build, which makes the datasets. Use them in build, for example with "
             "build_stage"
         )
     cuts = ("repeat", "virtual_epoch_length")
@@ -389,8 +389,8 @@ def get_staged_train_dataset(
         dataset = build_stage(stage, **options) if build is None else build(stage)
         if not isinstance(dataset, Dataset):
             raise ConfigError(
-                f"{stage_label(stage)}: build returns the dataset of the stage; got "
-                f"{dataset!r}"
+                f"{stage_label(stage)}: build must return the dataset of the stage, "
+                f"got {dataset!r}"
             )
         return dataset
 
@@ -444,9 +444,9 @@ def stage_node(stage: Stage[StageData] | Stage[MixNode]) -> MixNode:
     if data.dataset_type not in _BUILT:
         hint = nearest(data.dataset_type or "", _BUILT) or "."
         raise MetadatasetError(
-            f"{label}: dataset_type {data.dataset_type!r} is not read by "
-            f"energize{hint} Types that are: {', '.join(_BUILT)}; for others pass "
-            "build=, a function of a stage that returns its dataset"
+            f"{label}: dataset_type {data.dataset_type!r} is unknown{hint} Known "
+            f"types: {', '.join(_BUILT)}. For others pass build=, a function of a "
+            "stage that returns its dataset"
         )
     nodes = []
     for path in data.dataset_folders or (data.dataset_path or "",):
@@ -486,8 +486,8 @@ class TokenRows:
             or not len(tokens)
         ):
             raise DatasetError(
-                f"{self.path}: packed token ids are whole numbers, rows of them or "
-                f"{self.length} and more in one; found {tokens.dtype} of shape "
+                f"{self.path}: packed token ids must be integers, in rows or "
+                f"{self.length} or more in one row, got {tokens.dtype} of shape "
                 f"{tokens.shape}"
             )
         return tokens

@@ -329,7 +329,7 @@ def _warn_of_turns(count: int) -> None:
     if count > 1:
         _log.warning(
             "StreamingDataset: without shuffle the %d streams are read one after the "
-            "other; pass shuffle=True or batching_method='stratified' to mix them",
+            "other. Pass shuffle=True or batching_method='stratified' to mix them",
             count,
         )
 
@@ -542,7 +542,9 @@ class StreamingDataset(IterableDataset[Any]):
             return [self[int(index)] for index in at]
         number = int(at) + self.size if at < 0 else int(at)
         if not 0 <= number < self.size:
-            raise IndexError(f"sample {at} of {self.size}")
+            raise IndexError(
+                f"sample {at} is out of range: the dataset has {self.size} samples"
+            )
         return self.get_item(number)
 
     def get_item(self, sample_id: int, retry: int = 7) -> Any:
@@ -721,8 +723,7 @@ class StreamingDataLoader(DataLoader[Any]):
     def _streaming(self) -> StreamingDataset:
         if not isinstance(self.dataset, StreamingDataset):
             raise ConfigError(
-                "StreamingDataLoader has the state of a StreamingDataset; the dataset "
-                "is a "
+                "StreamingDataLoader needs a StreamingDataset to have a state, got a "
                 f"{type(self.dataset).__name__}"
             )
         return self.dataset

@@ -110,12 +110,12 @@ def chosen_blend(
     if not blends:
         raise ConfigError(
             f"{type(dataset).__name__} has no blend whose weights could change: "
-            "nothing in it is a BlendDataset. Quotas and concatenations have no weights"
+            "a BlendDataset is missing. Quotas and concatenations have no weights"
         )
     if name is not None:
         matches = [blend for blend in blends if blend.name == name]
         names = [blend.name for blend in blends]
-        fault = f"no blend is called {name!r}{nearest(name, names)}"
+        fault = f"this dataset has no blend {name!r}{nearest(name, names)}"
     else:
         matches = _blends_over(blends, weights)
         fault = (
@@ -256,20 +256,19 @@ def numbers_by_name(weights: object) -> dict[str, float]:
     """
     if not isinstance(weights, Mapping) or not weights:
         raise WeightError(
-            "weights that change while a run goes on are given by name, {name: "
-            "number}; got "
+            "weights that change during a run must be a dict {name: number}, got "
             f"{short(weights)}"
         )
     numbers: dict[str, float] = {}
     for key, weight in weights.items():
         name = str(key)
         if name in numbers:
-            raise WeightError(f"weights: {name!r} is given twice. Give each name once")
+            raise WeightError(f"weights: {name!r} is given twice. Pass each name once")
         numbers[name] = _plain_weight(weight, name)
     if not any(numbers.values()):
         raise WeightError(
-            f"all {len(numbers)} weights are 0, so nothing could be drawn; give one "
-            "above 0"
+            f"all {len(numbers)} weights are 0, so no sample could be drawn. Set "
+            "one above 0"
         )
     return numbers
 
@@ -283,9 +282,9 @@ def _plain_weight(weight: object, name: str) -> float:
     vanishes = bool(number) and not value
     if vanishes or not 0 <= value <= MOST_WEIGHT:
         raise WeightError(
-            f"the weight of {name!r} is {short(weight)}; a change takes finite "
-            f"numbers, 0 or more and at most {MOST_WEIGHT:g}. Weights that follow a "
-            "plan are Schedules where the mix is written"
+            f"the weight of {name!r} must be a finite number >= 0 and at most "
+            f"{MOST_WEIGHT:g}, got {short(weight)}. For weights that follow a plan, "
+            "write a Schedule in the mix"
         )
     whole = whole_number(number)
     return value if whole is None else whole
@@ -316,15 +315,17 @@ def checked_request(
     step = None if at_step is None else whole_number(at_step, 0)
     if at_step is not None and step is None:
         raise ConfigError(
-            f"at_step is a whole number, 0 or more, or None; got {short(at_step)}"
+            f"at_step must be a whole number >= 0 or None, got {short(at_step)}"
         )
     if step is not None and step >= MOST_COUNTED:
         raise ConfigError(
             f"at_step={short(at_step)} is after the last step that a run can count, "
-            f"{MOST_COUNTED - 1}. Give an earlier one"
+            f"{MOST_COUNTED - 1}. Set an earlier one"
         )
     if blend is not None and not isinstance(blend, str):
-        raise ConfigError(f"blend is the name of a blend, or None; got {short(blend)}")
+        raise ConfigError(
+            f"blend must be the name of a blend or None, got {short(blend)}"
+        )
     return numbers, step, blend
 
 
@@ -437,7 +438,7 @@ class ContinuedDataset(IndexedDataset[T_co]):
         if first < self.since:
             raise StateError(
                 f"item {first} of {self.sources[0].name!r} was read before the mix "
-                "was edited, and is found in the mix as it was then"
+                "was edited. Look it up in the mix before the edit"
             )
         return items
 
@@ -651,19 +652,18 @@ class Change:
     def __post_init__(self) -> None:
         if not isinstance(self.blend, str):
             raise ConfigError(
-                f"a change is of a blend by its name; got {short(self.blend)}"
+                f"a change must have the name of a blend, got {short(self.blend)}"
             )
         if type(self.waits) is not bool or type(self.of_file) is not bool:
             raise ConfigError(
-                "whether a change waits, and is of a file, is True or False"
+                "the flags of a change, waits and of_file, must be True or False"
             )
         counted, most = ("item", MOST_COUNTED) if self.waits else ("slot", LAST_START)
         at = whole_number(self.at, 0)
         if at is None or at >= most:
             raise ConfigError(
                 f"weights cannot change at {counted} {short(self.at)}; {counted}s are "
-                "0 to "
-                f"{most - 1}. Give an earlier at_step"
+                f"0 to {most - 1}. Set an earlier at_step"
             )
         object.__setattr__(self, "at", at)
         object.__setattr__(self, "weights", numbers_by_name(self.weights))
@@ -771,8 +771,8 @@ def with_change(dataset: Dataset[Any], change: Change) -> Any:
     match = blend_called(dataset, change.blend)
     if match is None:
         raise ConfigError(
-            f"the weights of the blend {change.blend!r} were changed while the run "
-            "went on, and this dataset has no such blend"
+            f"the weights of the blend {change.blend!r} were changed during the run, "
+            "but this dataset has no blend of this name"
         )
     slot = change.at
     weights = change.weights
@@ -799,8 +799,8 @@ def _check_size(changes: Sequence[Change]) -> None:
         most = getattr(limits, name) // 2
         if total > most:
             raise ConfigError(
-                f"weights: {len(changes)} changes of this run are too much for a saved "
+                f"weights: {len(changes)} changes of this run are too many for a saved "
                 f"state, {total} of half of energize.core.limits.{name}, {most}. "
-                "Change weights less often, or set a larger limit, also where states "
-                "are loaded"
+                "Change weights less often, or set a larger limit in this program and "
+                "in those that load its states"
             )

@@ -50,7 +50,7 @@ from energize.errors import (
 
 T = TypeVar("T")
 
-Where = Callable[[int], str]
+Locate = Callable[[int], str]
 """Return the location of the n-th argument; only called to describe a failure."""
 
 Word = Callable[[], int]
@@ -199,7 +199,12 @@ class Call:
         return words
 
     def one(
-        self, argument: Any, word: Word, index: int, reading: ReadContext, locate: Where
+        self,
+        argument: Any,
+        word: Word,
+        index: int,
+        reading: ReadContext,
+        locate: Locate,
     ) -> Any:
         """Return what the function makes of an argument, for item `index`, keyed by
         `word()`.
@@ -240,7 +245,7 @@ class Call:
         word: int,
         reading: ReadContext,
         row: int,
-        locate: Where,
+        locate: Locate,
         window: ReadWindow | None,
     ) -> Any:
         fn = self.fn
@@ -275,7 +280,7 @@ class Call:
         word: int,
         reading: ReadContext,
         row: int,
-        locate: Where,
+        locate: Locate,
         window: ReadWindow,
     ) -> Any:
         """Call the function with seeded generators; the first times twice, to
@@ -335,8 +340,8 @@ class Call:
         )
         if reading.failures.check_functions == "error":
             raise NotRepeatableError(
-                f"{text}; or pass get_loader(failures="
-                "FailurePolicy(check_functions='warn')), if it decides nothing"
+                f"{text}. If the difference has no effect, pass get_loader(failures="
+                "FailurePolicy(check_functions='warn'))"
             )
         self._record.points = PROVEN
         log_once(name, "not repeatable", text, logging.WARNING)
@@ -346,7 +351,7 @@ class Call:
             raise ReturnError(
                 f"{function_name(self.fn)} returned a generator instead of an item. To "
                 "make several items of one, write a generator function with `yield`, "
-                "where one is allowed; else return a list"
+                "if it is allowed here, or return a list"
             )
         return result if self._keep is None else self._keep(argument, result)
 
@@ -356,7 +361,7 @@ class Call:
         word: Word,
         index: int,
         reading: ReadContext,
-        locate: Where,
+        locate: Locate,
         *,
         origin: tuple[Any, Sequence[Any]],
     ) -> Iterator[Any]:
@@ -395,7 +400,7 @@ class Call:
         argument: Any,
         index: int,
         reading: ReadContext,
-        locate: Where,
+        locate: Locate,
     ) -> Any:
         listed = reading.listed
         if listed is not None and listed.holds(function_name(self.fn), argument):
@@ -403,7 +408,7 @@ class Call:
         window = current_window()
         if window is None:
             raise LoaderError(
-                f"{function_name(self.fn)} is read outside of a cursor; open one"
+                f"{function_name(self.fn)} is read outside of a cursor. Open one"
             )
         seeds = self._begin(window, reading)
         outer = call_context.get()
@@ -474,8 +479,8 @@ class Call:
             most = reading.failures.tolerance
         if most and self._in_a_row >= most:
             raise FatalSampleError(
-                f"{name} failed {self._in_a_row} times in a row, which is as often "
-                f"as it may (failure_tolerance), the last time: {text}"
+                f"{name} failed {self._in_a_row} times in a row, the most that "
+                f"failure_tolerance allows. The last failure: {text}"
             ) from error
         return reason
 

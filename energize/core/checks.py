@@ -86,12 +86,12 @@ def checked_whole(value: object, label: str, least: int | None = None) -> int:
     >>> checked_whole(0, "Dice: eyes", 1)
     Traceback (most recent call last):
         ...
-    energize.errors.ConfigError: Dice: eyes is a whole number, 1 or more; got 0
+    energize.errors.ConfigError: Dice: eyes must be a whole number >= 1, got 0
     """
     number = whole_number(value, least)
     if number is None:
-        bound = "" if least is None else f", {least} or more"
-        raise ConfigError(f"{label} is a whole number{bound}; got {value!r}")
+        bound = "" if least is None else f" >= {least}"
+        raise ConfigError(f"{label} must be a whole number{bound}, got {value!r}")
     return number
 
 
@@ -110,10 +110,10 @@ def checked_function(value: F, label: str) -> F:
     >>> checked_function("len", "Dice: roll")
     Traceback (most recent call last):
         ...
-    energize.errors.ConfigError: Dice: roll is a function; got 'len'
+    energize.errors.ConfigError: Dice: roll must be a function, got 'len'
     """
     if not callable(value):
-        raise ConfigError(f"{label} is a function; got {repr(value)[:80]}")
+        raise ConfigError(f"{label} must be a function, got {repr(value)[:80]}")
     return value
 
 
@@ -152,7 +152,7 @@ def real_number(value: object) -> float | Fraction | Decimal | None:
 def checked_flag(value: object, name: str, owner: str) -> bool:
     """`value` as True or False; `ConfigError` naming the parameter and its owner."""
     if not isinstance(value, bool | np.bool_):
-        raise ConfigError(f"{owner}: {name} is True or False; got {value!r}")
+        raise ConfigError(f"{owner}: {name} must be True or False, got {value!r}")
     return bool(value)
 
 
@@ -193,7 +193,7 @@ def check_names(names: Iterable[str], options: Iterable[str], *makers: type) -> 
     for name in names:
         if name not in allowed:
             raise ConfigError(
-                f"there is no parameter {name!r}{nearest(name, allowed) or '.'} Known: "
+                f"unknown parameter {name!r}{nearest(name, allowed) or '.'} Known: "
                 f"{', '.join(allowed)}"
             )
 
@@ -211,7 +211,7 @@ def checked_arguments(function: F) -> F:
         >>> half(None)
         Traceback (most recent call last):
             ...
-        energize.errors.ConfigError: half: x: Input should be a valid number; got None
+        energize.errors.ConfigError: half: x: Input should be a valid number, got None
     """
     checked = validate_call(function)
     signature = inspect.signature(function)
@@ -229,7 +229,7 @@ def checked_arguments(function: F) -> F:
             location = ".".join(map(str, (name, *inside)))
             value = repr(first["input"])[:80]
             raise ConfigError(
-                f"{owner}: {location}: {first['msg']}; got {value}"
+                f"{owner}: {location}: {first['msg']}, got {value}"
             ) from None
 
     return cast("F", called)

@@ -55,8 +55,8 @@ class Column:
         odd = next((i for i, value in enumerate(rows) if not _number(value)), None)
         if odd is not None:
             raise ColumnError(
-                f"column {name!r} has numbers, or words, for all samples; sample {odd} "
-                f"has {str(rows[odd])[:80]!r}"
+                f"column {name!r} must have only numbers or only words, but sample "
+                f"{odd} has {str(rows[odd])[:80]!r}"
             )
         is_real = any(isinstance(value, float | np.floating) for value in rows)
         try:

@@ -418,12 +418,12 @@ def unpacked(text: str, name: str) -> Tree:
         value = load_large_json(plain.encode())
     except (ValueError, zlib.error, binascii.Error) as error:
         raise StateError(
-            f"the saved state's {name!r} cannot be read, it is damaged or cut off: "
+            f"the saved state's {name!r} is damaged or cut off: "
             f"{type(error).__name__}: {str(error)[:200]}"
         ) from error
     if not isinstance(value, dict):
         raise StateError(
-            f"the saved state's {name!r} is not a JSON object: {plain[:80]}"
+            f"the saved state's {name!r} must be a JSON object, got {plain[:80]}"
         )
     return value
 

@@ -64,9 +64,9 @@ class ColumnCost:
             callable(self.cost) and self.columns
         ):
             raise ConfigError(
-                "a cost is the name of a column, or a function that has parameters, "
-                "each called as a column is: lambda width, height: width * height; "
-                f"got {self.cost!r}"
+                "a cost must be the name of a column, or a function whose parameters "
+                "have the names of columns, such as lambda width, height: width * "
+                f"height, got {self.cost!r}"
             )
 
     @property
@@ -87,9 +87,8 @@ class ColumnCost:
         """Return the costs of the items at `positions`: float64 of the same shape."""
         if not dataset.indexed:
             raise NotIndexedError(
-                f"{type(dataset).__name__} is read as a stream, so which samples its "
-                "items are made of, and what these cost, is only known when they have "
-                "been read"
+                f"{type(dataset).__name__} is read as a stream, so the samples of "
+                "its items and their costs are known only by reading"
             )
         refs = dataset.refs(np.asarray(positions, dtype=np.int64))
         costs = np.zeros(len(refs), dtype=np.float64)
@@ -113,19 +112,19 @@ class ColumnCost:
             )  # of no column that this source has
         if costs.shape != index.shape:
             raise ColumnError(
-                f"{source.name}: the cost of {len(index)} samples is an array of as "
-                "many numbers; "
-                f"{self.cost!r} gave one of shape {costs.shape}"
+                f"{source.name}: the cost of {len(index)} samples must be an array of "
+                f"{len(index)} numbers, but {self.cost!r} returned one of shape "
+                f"{costs.shape}"
             )
         wrong = np.flatnonzero(~(np.isfinite(costs) & (costs > 0)))
         if len(wrong):
             at = int(wrong[0])
             raise ColumnError(
-                f"{source.where(int(index[at]))}: its cost is {costs[at]:g}, by "
-                f"{self.cost if isinstance(self.cost, str) else self.columns!r}, and "
-                "costs are numbers above 0; measure the column again, or give a "
-                "function that adds what every sample costs, such as lambda tokens: "
-                "tokens + 1"
+                f"{source.where(int(index[at]))}: its cost must be a number > 0, got "
+                f"{costs[at]:g} by "
+                f"{self.cost if isinstance(self.cost, str) else self.columns!r}. "
+                "Measure the column again, or pass a function that adds a constant, "
+                "such as lambda tokens: tokens + 1"
             )
         return costs
 
@@ -138,8 +137,8 @@ class ColumnCost:
             column = source.column(name)
             if column.is_text:
                 raise ColumnError(
-                    f"{source.name}: the column {name!r} has words, such as "
-                    f"{(column.categories or ('',))[0]!r}, and costs are numbers"
+                    f"{source.name}: the column {name!r} must have numbers as costs, "
+                    f"but has words such as {(column.categories or ('',))[0]!r}"
                 )
             values[name] = column.values
         return values
@@ -188,9 +187,8 @@ class ItemCost:
     def __post_init__(self) -> None:
         if not (isinstance(self.cost, str) and self.cost) and not callable(self.cost):
             raise ConfigError(
-                f"{_OWNER}: a cost is a function of an item, or the name of a field of "
-                "it; got "
-                f"{self.cost!r}"
+                f"{_OWNER}: a cost must be a function of an item, or the name of a "
+                f"field of it, got {self.cost!r}"
             )
 
     def describe(self) -> dict[str, Any]:
@@ -209,10 +207,10 @@ class ItemCost:
             f"the field {self.cost!r}" if isinstance(self.cost, str) else "the function"
         )
         raise ConfigError(
-            f"{_OWNER}: {called} costs {str(amount)[:80]} ({type(amount).__name__}) by "
-            f"{says}, and costs are finite numbers above 0; leave such samples out "
-            "with SkipSample in the hook before, or give a function that adds what "
-            "every item costs, such as lambda item: len(item['tokens']) + 1"
+            f"{_OWNER}: the cost of {called} must be a finite number > 0, got "
+            f"{str(amount)[:80]} ({type(amount).__name__}) by {says}. Leave the sample "
+            "out with SkipSample in the hook before, or pass a function that adds a "
+            "constant, such as lambda item: len(item['tokens']) + 1"
         )
 
 

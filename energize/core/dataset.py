@@ -207,7 +207,7 @@ class Dataset(Description, ABC, Generic[T_co]):
             changes content and its input is endless.
         """
         raise NotIndexedError(
-            f"{type(self).__name__} needs random access to its input, and "
+            f"{type(self).__name__} needs random access to its input, but "
             f"{tree.first_stream(self)} can only be read as a stream"
         )
 
@@ -418,15 +418,16 @@ class IndexedDataset(Dataset[T_co]):
             raise tree.not_indexed(self, "random access")
         if isinstance(position, bool) or not isinstance(position, int | np.integer):
             raise ConfigError(
-                f"{type(self).__name__}[{position!r}]: an index is one whole number; "
-                "for several items at once use at([0, 1, 2]), for the first ones "
-                "LimitDataset"
+                f"{type(self).__name__}[{position!r}]: an index must be one whole "
+                "number. Use at([0, 1, 2]) for several items, or LimitDataset for the "
+                "first ones"
             )
         if position < 0 and self.size != INFINITE:
             position += self.size
         if not 0 <= position < self.size:
             raise IndexError(
-                f"position {position} of a dataset of {self.size} items per epoch"
+                f"position {position} is outside of a dataset of {self.size} items "
+                "per epoch"
             )
         at = np.array([position], dtype=np.int64)
         return read_items(self, at, _READING)[0]
@@ -445,9 +446,8 @@ class IndexedDataset(Dataset[T_co]):
             whole and ((values >= 0) & (values < LAST_START)).all()
         ):
             raise ConfigError(
-                f"{type(self).__name__}.at: positions are whole numbers, 0 or more and "
-                "below 2**62,"
-                f" in one row; got {str(positions)[:80]}"
+                f"{type(self).__name__}.at: positions must be whole numbers >= 0 and "
+                f"below 2**62 in one row, got {str(positions)[:80]}"
             )
         return read_items(self, values.astype(np.int64), reading)
 

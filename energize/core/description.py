@@ -224,7 +224,7 @@ class Description:
             raise ConfigError(
                 f"{type(self).__name__} is built from parts with different worker "
                 f"configs: {' and '.join(sorted(map(str, configs)))}. Use one for a "
-                "whole loader, or give it to the loader alone"
+                "whole loader, or pass it only to the loader"
             )
         roles = {*map(attrgetter("role"), inputs)}
         values = {
@@ -251,10 +251,10 @@ class Description:
             if not isinstance(source, Description):
                 raise ConfigError(
                     f"{type(self).__name__} reads from datasets, got "
-                    f"{type(source).__name__} {str(source)[:80]!r}; wrap an "
-                    "object that has __len__ and __getitem__ in SequenceSource, one "
-                    "that can be iterated over again and again in IterableSource; a "
-                    "function of samples is for MapDataset or IterMapDataset"
+                    f"{type(source).__name__} {str(source)[:80]!r}. Wrap an "
+                    "object with __len__ and __getitem__ in SequenceSource, one that "
+                    "can be iterated over repeatedly in IterableSource, and pass a "
+                    "function of samples to MapDataset or IterMapDataset"
                 )
 
     @cached_property
@@ -315,7 +315,7 @@ class Description:
             ('a', 'a')
         """
         if role not in get_args(Role):
-            raise ConfigError(f"role is 'train' or 'eval', got {role!r}")
+            raise ConfigError(f"role must be 'train' or 'eval', got {role!r}")
         return self.replace(role=role)
 
     def settings(self) -> dict[str, Any]:
@@ -359,7 +359,7 @@ class Description:
     def __setattr__(self, name: str, value: object) -> None:
         raise ConfigError(
             f"{type(self).__name__}.{name} cannot be changed: a dataset is a frozen "
-            "description; make a new one"
+            "description. Make a new one"
         )
 
     def __eq__(self, other: object) -> bool:

@@ -123,14 +123,16 @@ class FailurePolicy:
             paths = (paths,)
         if not isinstance(paths, list | tuple):
             raise ConfigError(
-                f"{owner}: skip_listed is a path, or a list of paths; got {paths!r:.80}"
+                f"{owner}: skip_listed must be a path or a list of paths, got "
+                f"{paths!r:.80}"
             )
         if self.quarantine is not None:
             paths = (*paths, self.quarantine)
         for path in paths:
             if not isinstance(path, str | os.PathLike):
                 raise ConfigError(
-                    f"{owner}: quarantine and skip_listed are paths; got {path!r:.80}"
+                    f"{owner}: quarantine and skip_listed must be paths, got "
+                    f"{path!r:.80}"
                 )
 
     @property
@@ -395,9 +397,7 @@ def log_failure(failed: Failed) -> None:
     name = failed.where.partition(", ")[0]
     folder = os.path.dirname(name) or name
     message = str(failed).removeprefix(folder).lstrip("/, ")
-    text = (
-        f"{message}; a substitute takes its place, and that of others that fail alike"
-    )
+    text = f"{message}. A substitute replaces it and others with the same failure"
     log_once(folder, failed.kind, text, logging.WARNING)
 
 

@@ -32,8 +32,7 @@ class Lane:
     def __post_init__(self) -> None:
         if self.count < 1 or not 0 <= self.index < self.count:
             raise ConfigError(
-                f"a lane is given as 0 <= index < count, got index {self.index}, "
-                "count "
+                f"a lane must have 0 <= index < count, got index {self.index}, count "
                 f"{self.count}"
             )
 
@@ -74,9 +73,8 @@ class Ranks:
     def __post_init__(self) -> None:
         if self.world_size < 1 or not 0 <= self.rank < self.world_size:
             raise ConfigError(
-                f"a rank is one of 0 <= rank < world_size; got rank {self.rank}, "
-                "world_size "
-                f"{self.world_size}"
+                f"a rank must have 0 <= rank < world_size, got rank {self.rank}, "
+                f"world_size {self.world_size}"
             )
 
 
@@ -174,8 +172,8 @@ def _in_group(group: Any) -> Ranks:
     rank = -1 if distributed is None else distributed.get_rank(group)
     if rank < 0:
         raise ConfigError(
-            "data_parallel_group is a process group or device mesh of "
-            f"torch.distributed that this process is a member of; got {group!r}"
+            "data_parallel_group must be a process group or device mesh of "
+            f"torch.distributed with this process as a member, got {group!r}"
         )
     return Ranks(rank, distributed.get_world_size(group), weakref.ref(group))
 
@@ -201,8 +199,8 @@ def _checked_ranks(launcher: str, values: Sequence[str | None]) -> tuple[int, in
         names = _LAUNCHERS[launcher]
         shown = ", ".join(f"{n}={v!r}" for n, v in zip(names, values, strict=True))
         raise ConfigError(
-            f"the environment has {shown}: both are whole numbers, as {launcher} sets "
-            "them. Set both, or neither, or give WorkerConfig(rank=..., "
+            f"both must be whole numbers, as {launcher} sets them, but the environment "
+            f"has {shown}. Set both, or neither, or pass WorkerConfig(rank=..., "
             "world_size=...)"
         )
     rank, world_size = values
@@ -275,8 +273,8 @@ class WorkerConfig:
         )
         if (rank is None) != (world_size is None):
             raise ConfigError(
-                "a worker config has both rank and world_size, or neither (they are "
-                "then those of torch.distributed or of the launcher); got "
+                "a worker config must have both rank and world_size, or neither (then "
+                "those of torch.distributed or of the launcher apply), got "
                 f"rank={rank!r}, world_size={world_size!r}"
             )
         chosen = None
@@ -321,8 +319,8 @@ class WorkerConfig:
         if self.data_parallel_group is not None:
             raise ConfigError(
                 f"WorkerConfig: rank {self._chosen.rank} of {self._chosen.world_size} "
-                f"is given, and this process is rank {current.rank} of "
-                f"{current.world_size} in data_parallel_group; give one of the two"
+                f"is given, but this process is rank {current.rank} of "
+                f"{current.world_size} in data_parallel_group. Pass one of the two"
             )
         if current.world_size == self._chosen.world_size:
             return replace(self._chosen, group=current.group)  # which the ranks compare
@@ -374,6 +372,8 @@ def checked_config(value: Any) -> WorkerConfig:
     """Return a worker config, or raise `ConfigError` for another value."""
     if not isinstance(value, WorkerConfig):
         raise ConfigError(
-            f"worker_config is WorkerConfig(num_workers=4), say; got {value!r:.80}"
+            "worker_config must be a WorkerConfig, such as "
+            "WorkerConfig(num_workers=4), "
+            f"got {value!r:.80}"
         )
     return value

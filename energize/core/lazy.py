@@ -71,7 +71,7 @@ def optional_module(name: str, install: str, purpose: str) -> Any:
     except ImportError as error:
         library = name.partition(".")[0]
         raise ConfigError(
-            f"{purpose} needs {library}, which cannot be imported ({error}); install "
+            f"{purpose} needs {library}, which cannot be imported ({error}). Install "
             f"it with: pip install {install!r}"
         ) from error
 

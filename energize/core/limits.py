@@ -83,11 +83,11 @@ PROCESSES = 16
 
 _COMPLAINTS = {
     "YAML_BYTES": "the file is too large, in bytes",
-    "YAML_VALUES": "there are too many values when aliases are written out",
+    "YAML_VALUES": "it has too many values when aliases are written out",
     "LETTERS": "a text has too many letters",
     "TOML_BYTES": "the file is too large, in bytes",
     "JSON_BYTES": "it is too large",
-    "JSON_VALUES": "there are too many values",
+    "JSON_VALUES": "it has too many values",
     "LEVELS": "lists and mappings are nested too deeply",
     "ENTRIES": "the list has too many entries",
     "NAMES": "braces stand for too many names",
@@ -98,10 +98,10 @@ _COMPLAINTS = {
     "BATCH_BYTES": "a batch has too many bytes, padded",
     "BATCH_ITEMS": "a batch has too many items",
     "ROWS": "the database has too many rows for one name",
-    "OBJECTS": "there are too many names in this folder",
-    "PROCESSES": "there are too many processes for a core",
+    "OBJECTS": "this folder has too many names",
+    "PROCESSES": "too many processes for a core",
     "STEPS": (
-        "what it has makes far more work than its size tells, in steps for each byte"
+        "its contents take far more work than its size suggests, in steps per byte"
     ),
     "CELL_BYTES": "a value in the database has too many bytes",
 }
@@ -111,12 +111,12 @@ def over(name: str, actual: int | None = None) -> str:
     """Return the message for a value above a limit, and how to raise the limit.
 
     >>> over("LEVELS")
-    'lists and mappings are nested too deeply, more than 100; to allow more, set \
+    'lists and mappings are nested too deeply, more than 100. To allow more, set \
 energize.core.limits.LEVELS'
     """
     seen = "" if actual is None else f", {actual}"
     return (
-        f"{_COMPLAINTS[name]}{seen}, more than {globals()[name]}; to allow more, set "
+        f"{_COMPLAINTS[name]}{seen}, more than {globals()[name]}. To allow more, set "
         f"{__name__}.{name}"
     )
 

@@ -188,8 +188,8 @@ def checked_factor(value: Any, label: str) -> float:
     number = real_number(value)
     if number is None or not math.isfinite(number) or number < 0:
         raise WeightError(
-            f"{label} is {str(value)[:80]!r}; a weight in the loss is a finite number, "
-            "0 or more"
+            f"{label} must be a finite number >= 0, as a weight in the loss, got "
+            f"{str(value)[:80]!r}"
         )
     return float(number)
 
@@ -373,8 +373,8 @@ def _check_single(sample: Any) -> None:
     weight = field_of(sample, OWN)
     if _is_column(weight) and field_of(sample, WEIGHTS) is None:
         raise WeightError(
-            f"{OWN} of {_named(sample)} is one number; got {str(weight)[:80]}. "
-            f"Weights of what a sample is made of are its {WEIGHTS!r}"
+            f"{OWN} of {_named(sample)} must be one number, got {str(weight)[:80]}. "
+            f"Set weights of the parts of a sample as its {WEIGHTS!r}"
         )
 
 
@@ -382,8 +382,8 @@ def _pieces(pack: Any) -> int:
     bounds = field_of(pack, "cu_seqlens")
     if bounds is None:
         raise WeightError(
-            f"{_named(pack)} has no {WEIGHTS!r} of its pieces, as others in its batch "
-            f"have; give it one for each piece, or give every source a {OWN}"
+            f"{_named(pack)} has no {WEIGHTS!r} of its pieces, but others in its batch "
+            f"have. Set one for each piece, or set a {OWN} for every source"
         )
     return len(bounds) - 1
 
@@ -569,8 +569,8 @@ def _itself(result: T) -> T:
     """Return a result that sets its weights; otherwise raise `LostWeightError`."""
     if not is_weighed(result):
         raise LostWeightError(
-            "gives several things of samples that have weights, and has to say which "
-            f"has which: of a sample in {OWN!r}, of a batch or a pack in {WEIGHTS!r}, "
+            "returned several items for samples with weights, without their own "
+            f"weights. Set {OWN!r} of a sample, and {WEIGHTS!r} of a batch or a pack, "
             f"{_MAKES}"
         )
     return result
@@ -590,12 +590,12 @@ def _by_key(
     if previous == keys:
         return weights
     at: dict[str, int] = {}
-    remedy = f"set its {WEIGHTS!r} there, {_MAKES}"
+    remedy = f"Set its {WEIGHTS!r} there, {_MAKES}"
     for number, key in enumerate(previous):
         if not torch.equal(weights[at.setdefault(key, number)], weights[number]):
             raise LostWeightError(
                 "returned a batch with keys in another order than its samples, and "
-                f"two samples called {key!r} have different weights; {remedy}"
+                f"two samples called {key!r} have different weights. {remedy}"
             )
     unknown = next((key for key in keys if key not in at), None)
     if unknown is not None:

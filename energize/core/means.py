@@ -60,14 +60,14 @@ def weighted_mean(
     ):
         kinds = f"a {type(loss).__name__} and a {type(weights).__name__}"
         raise ConfigError(
-            f"weighted_mean takes tensors, a loss and its weights; got {kinds}"
+            f"weighted_mean: the loss and its weights must be tensors, got {kinds}"
         )
     weights = torch.ones_like(loss) if weights is None else weights.to(loss.device)
     if loss.shape != weights.shape:
         raise ConfigError(
             f"weighted_mean: the loss has the shape {tuple(loss.shape)} and the "
-            f"weights have {tuple(weights.shape)}; give one loss for each sample "
-            "(reduction='none'), or each token the weight of its sample "
+            f"weights have {tuple(weights.shape)}. Pass one loss for each sample "
+            "(reduction='none'), or for each token the weight of its sample "
             "(torch.repeat_interleave)"
         )
     if total is None:
@@ -111,7 +111,8 @@ def total_weight(
     sums = [_summed(part) for part in (weights if several else [weights])]
     if not sums:
         raise ConfigError(
-            "total_weight: there are no weights; give those of all micro batches"
+            "total_weight: the list of weights is empty. Pass those of all micro "
+            "batches"
         )
     total = torch.stack([part.to(sums[0].device) for part in sums]).sum()
     if _ranks(group) > 1:

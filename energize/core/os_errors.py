@@ -50,27 +50,26 @@ _OF_MACHINE = (
     errno.ENOMEM,
     errno.ENOSPC,
 )
-NO_PATH = "that is no path: it has a NUL in it, or what cannot be encoded"
-_LOOK = "see what is there, and that it can be read and written"
+NO_PATH = "this is not a path: it has a NUL or characters that cannot be encoded"
+_LOOK = "Check that it exists and can be read and written"
 _FAILS = (
-    "the disk, or the file server, fails: go on from the last state when it is well "
-    "again"
+    "The disk or the file server fails: repair it, then continue from the last state"
 )
-_MAKE_ROOM = "make room on that disk"
+_MAKE_ROOM = "Make room on that disk"
 _REMEDIES = {
     **dict.fromkeys(PASSING, _FAILS),
-    errno.EACCES: "let the user who runs this read and write there",
+    errno.EACCES: "Let the user of this process read and write there",
     errno.EDQUOT: _MAKE_ROOM,
-    errno.ELOOP: "links on the way to it lead to one another: correct them",
-    errno.EMFILE: "let it open more with `ulimit -n`, or use fewer workers",
+    errno.ELOOP: "Correct the links on the way to it, which lead to one another",
+    errno.EMFILE: "Let it open more with `ulimit -n`, or use fewer workers",
     errno.ENFILE: (
-        "all processes together have too many files open: end some, or raise "
+        "End some processes, which together have too many open files, or raise "
         "fs.file-max"
     ),
-    errno.ENOENT: "restore it, or correct the path",
-    errno.ENOMEM: "memory is short: use fewer workers, or let the process have more",
+    errno.ENOENT: "Restore it, or correct the path",
+    errno.ENOMEM: "Use fewer workers, or give the process more memory",
     errno.ENOSPC: _MAKE_ROOM,
-    errno.ENOTDIR: "a folder on the way to it is a file: correct the path",
+    errno.ENOTDIR: "Correct the path: a folder on the way to it is a file",
 }
 
 
@@ -104,7 +103,7 @@ def again(call: Callable[[], T], path: AnyPath, failed: OSError | None = None) -
             failed.filename = _text(path)
         if tries > 1 or failed.errno not in PASSING or is_url(failed.filename):
             raise failed
-        _log.warning("%s: %s; it is tried again", legible(_text(path)), failed.strerror)
+        _log.warning("%s: %s. It is tried again", legible(_text(path)), failed.strerror)
         time.sleep(_PAUSE)
         failed = None
 
@@ -127,7 +126,7 @@ def os_error_message(
         fault: The failed operation, such as "cannot be read".
 
     >>> os_error_message(OSError(errno.EMFILE, "Too many open files"), "a.tar")
-    'a.tar: cannot be read (Too many open files); let it open more with `ulimit -n`, \
+    'a.tar: cannot be read (Too many open files). Let it open more with `ulimit -n`, \
 or use fewer workers'
     """
     file = error.filename if error.filename is not None else path
@@ -137,7 +136,7 @@ or use fewer workers'
     ):  # its text has the remedy
         return f"{prefix}{fault}: {error.strerror}"
     return (
-        f"{prefix}{fault} ({error.strerror or error}); "
+        f"{prefix}{fault} ({error.strerror or error}). "
         f"{_REMEDIES.get(error.errno or 0, _LOOK)}"
     )
 
@@ -157,7 +156,7 @@ def os_errors_as(
     Traceback (most recent call last):
         ...
     energize.errors.DatasetError: /nowhere/at all: cannot be read (No such file or \
-directory); restore it, or correct the path
+directory). Restore it, or correct the path
     """
     try:
         yield
@@ -205,7 +204,7 @@ def is_path(text: str) -> bool:
 def check_path(text: str) -> str:
     """Return the text; raise `ConfigError` if no file can have this path."""
     if not is_path(text):
-        raise ConfigError(f"{text!r}: {NO_PATH}; correct it")
+        raise ConfigError(f"{text!r}: {NO_PATH}. Correct it")
     return text
 
 

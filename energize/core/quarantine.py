@@ -66,8 +66,8 @@ class Entry:
             values = validated(_LINE, parse_json(line), ConfigError, "the line")
         except ValueError as error:
             raise ConfigError(
-                f"{location}: no entry of a list of failed samples, as a "
-                f"quarantine has it: {error}; the line is {line.strip()[:80]!r}. "
+                f"{location}: the line is not an entry of a quarantine (a list of "
+                f"failed samples): {error} ({line.strip()[:80]!r}). "
                 "Remove or repair it"
             ) from error
         fields = dict(values)

@@ -25,7 +25,7 @@ T = TypeVar("T")
 STORED_KEY = "__stored_key__"
 """Where a delivered item has the `__restore_key__` that it was made with."""
 
-MAKE_ALIKE = "make them alike in encode_sample, or join them in a function of your own"
+MAKE_ALIKE = "Make them alike in encode_sample, or join them in your own function"
 
 
 def is_record(value: object) -> bool:
@@ -115,8 +115,8 @@ def build(cls: type[T], values: Mapping[str, Any], origin: str) -> T:
     missing = [name for name in required_fields(cls) if name not in values]
     if missing:
         raise ConfigError(
-            f"{cls.__name__} needs the fields {quoted_names(missing)}, which {origin} "
-            f"lacks; it has {quoted_names(values)}. Give them a default, or fill them "
+            f"{cls.__name__} needs the fields {quoted_names(missing)}, but {origin} "
+            f"has {quoted_names(values)}. Give them a default, or fill them "
             "in the hook before"
         )
     return cls(**{name: values[name] for name in type_fields(cls) if name in values})
@@ -135,7 +135,7 @@ def columns_of(
         some = [name for name in names if not all(name in row for row in rows)]
         if odd := sorted(repr(name) for name in some if name not in optional):
             raise ConfigError(
-                f"{label}: only some have the keys {', '.join(odd)}; {MAKE_ALIKE}"
+                f"{label}: only some have the keys {', '.join(odd)}. {MAKE_ALIKE}"
             )
     return {name: [row.get(name) for row in rows] for name in names}
 

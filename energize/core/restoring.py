@@ -54,11 +54,10 @@ _READING = ReadContext()
 _MOST_LANES = 2**16
 
 _FORMS = (
-    f'a restore key is ("{ITEM}", position), ("{ITEM}", lane, lanes, state as JSON) or '
+    f'a restore key must be ("{ITEM}", position), '
+    f'("{ITEM}", lane, lanes, state as JSON) or '
     f'("{STORED}",'
-    " shard, index), with whole numbers, 0 or more, lane < lanes; Loader.restore_key "
-    "and the "
-    "__restore_key__ of items say it"
+    " shard, index), with whole numbers >= 0 and lane < lanes"
 )
 
 
@@ -106,7 +105,10 @@ def restore_sample(
             _check_kind(dataset, key, indexed=False)
             item = _in_lane(dataset, Lane(lane, lanes), text, reading)
         case _:
-            raise RestoreKeyError(f"{_FORMS}; got {short(key)}")
+            raise RestoreKeyError(
+                f"{_FORMS}, got {short(key)}. Take it from Loader.restore_key or from "
+                "the __restore_key__ of an item"
+            )
     return cast("T", with_key(item, tuple(key)) if has_place(item) else item)
 
 
@@ -114,9 +116,8 @@ def _check_kind(dataset: Dataset[Any], key: Any, *, indexed: bool) -> None:
     if dataset.indexed != indexed:
         kinds = ["a stream", "indexed"]
         raise RestoreKeyError(
-            f"{short(key)} is the key of an item of another dataset: that is "
-            f"{kinds[indexed]}, and this is {kinds[not indexed]}, "
-            f"{type(dataset).__name__}"
+            f"{short(key)} is the key of an item of another dataset, which is "
+            f"{kinds[indexed]}: this {type(dataset).__name__} is {kinds[not indexed]}"
         )
 
 
@@ -147,7 +148,7 @@ def _in_lane(dataset: Dataset[T], lane: Lane, text: str, reading: ReadContext) -
             raise ValueError(limits.over("JSON_BYTES", len(text)))
         state = parse_json(text)
     except ValueError as error:
-        raise RestoreKeyError(f"{subject} no JSON: {str(error)[:200]}") from error
+        raise RestoreKeyError(f"{subject} not JSON: {str(error)[:200]}") from error
     if not isinstance(state, dict | None):
         raise RestoreKeyError(f"{subject} a {type(state).__name__}, not an object")
     stream = without_loops(dataset)
@@ -187,15 +188,14 @@ def _stored(dataset: Dataset[Any], shard: str, number: int) -> Any:
     shown = short((STORED, shard, number))
     if not matches:
         raise RestoreKeyError(
-            f"{shown}: none of the {len(dataset.sources)} sources of this dataset has "
-            "a sample "
-            f"{number} in a shard of this name"
+            f"{shown}: the {len(dataset.sources)} sources of this dataset have no "
+            f"sample {number} in a shard of this name"
         )
     if len(matches) > 1:
         names = ", ".join(sorted(matches))
         raise RestoreKeyError(
             f"{shown} names a sample in several sources: {names}. Restore it from a "
-            "dataset over one of them, or the item it was delivered in by the key of "
+            "dataset over one of them, or restore the delivered item by the key of "
             "that"
         )
     ((source, index, load),) = matches.values()

@@ -251,7 +251,7 @@ class Sample(Markable):
         if not issubclass(cls, type(src)):
             raise ConfigError(
                 f"{cls.__name__} does not extend the type of the sample, "
-                f"{type(src).__name__}; to keep only its metadata use derive_from"
+                f"{type(src).__name__}. Use derive_from to keep only its metadata"
             )
         copied = {name: getattr(src, name) for name in type_fields(type(src))}
         return cls(**copied | values)
@@ -286,8 +286,8 @@ class Sample(Markable):
         if not samples or samples[0] is None:
             value = "None" if samples else "no sample"
             raise ConfigError(
-                f"{cls.__name__}.from_joined takes the primary sample first; "
-                f"got {value}"
+                f"{cls.__name__}.from_joined: the first argument must be the primary "
+                f"sample, got {value}"
             )
         present = [sample for sample in samples if sample is not None]
         joined: dict[str, Any] = {}
@@ -296,8 +296,8 @@ class Sample(Markable):
         unknown = [name for name in joined if name not in type_fields(cls)]
         if unknown:
             raise ConfigError(
-                f"{cls.__name__} has no field {quoted_names(unknown)}, which the "
-                "joined samples have; add it, or override from_joined in "
+                f"{cls.__name__} has no field {quoted_names(unknown)}, but the "
+                "joined samples have. Add it, or override from_joined in "
                 f"{cls.__name__} to choose"
             )
         metadata = [metadata_of(sample) for sample in present]
@@ -397,12 +397,12 @@ def metadata_of(sample: Any) -> dict[str, Any]:
         }
     if not isinstance(sample, Mapping):
         raise ConfigError(
-            f"expected a sample to take metadata from, got a {type(sample).__name__}"
+            f"the source of metadata must be a sample, got a {type(sample).__name__}"
         )
     if "__key__" not in sample:
         keys = quoted_names(list(sample)[:20])
         raise ConfigError(
-            f"a crude sample is a dict with a '__key__'; got one with {keys}"
+            f"a crude sample must be a dict with a '__key__', got one with {keys}"
         )
     return {name: sample[name] for name in METADATA if name in sample}
 
@@ -410,9 +410,7 @@ def metadata_of(sample: Any) -> dict[str, Any]:
 def _data_fields(sample: Any) -> dict[str, Any]:
     """Return the fields of a sample without metadata."""
     if not isinstance(sample, Mapping) and not is_record(sample):
-        raise ConfigError(
-            f"a join puts samples together; got a {type(sample).__name__}"
-        )
+        raise ConfigError(f"a join takes only samples, got a {type(sample).__name__}")
     values = dict(sample) if isinstance(sample, Mapping) else fields_of(sample)
     names = (
         name for name in values if not name.startswith("__") and name not in METADATA
@@ -658,7 +656,7 @@ def _as_turns(value: Any, role: str) -> list[Turn]:
         value = [value]
     if not isinstance(value, Sequence):
         raise DataError(
-            f"a prompt or an answer is text or a list of turns, got {value!r:.80}"
+            f"a prompt or an answer must be text or a list of turns, got {value!r:.80}"
         )
     return [turn_of(turn, number) for number, turn in enumerate(value)]
 
@@ -750,7 +748,7 @@ def sample_type_named(module: str, name: str) -> SampleType:
     if is_package_module(module):
         if name not in SAMPLE_TYPES:
             raise DatasetError(
-                f"sample type {name!r} of {module!r} is not known; known are "
+                f"unknown sample type {name!r} of {module!r}. Known: "
                 f"{', '.join(SAMPLE_TYPES)}{nearest(name, list(SAMPLE_TYPES))}"
             )
         return SAMPLE_TYPES[name]
@@ -765,12 +763,11 @@ def sample_type_named(module: str, name: str) -> SampleType:
     member = vars(sys.modules[module]).get(name)
     if not isinstance(member, type) or not issubclass(member, Sample | CrudeSample):
         fault = (
-            "has no such name"
+            "has no member of this name"
             if member is None
-            else f"has a {type(member).__name__} of that name"
+            else f"has a {type(member).__name__} of this name"
         )
         raise DatasetError(
-            f"{named} {fault}; a sample type is a dataclass that extends "
-            "energize.Sample"
+            f"{named} {fault}. Use a dataclass that extends energize.Sample"
         )
     return member

@@ -69,8 +69,8 @@ class FileStore(ABC, Generic[T_co]):
         of the file.
         """
         raise ConfigError(
-            f"{self} keeps no media metadata; prepared folders and plain folders do, "
-            "after `energize prepare-media`"
+            f"{self} has no media metadata. Use a prepared or plain folder after "
+            "`energize prepare-media`"
         )
 
     def raw(self, key: str) -> tuple[Any, SourceInfo]:
@@ -117,9 +117,9 @@ def add_source(sample: Any, source: SourceInfo | None) -> None:
         sample.__sources__ = sources
     except AttributeError as reason:
         raise ConfigError(
-            f"a source is added to a Sample or a dict, and a {type(sample).__name__} "
-            "has no __sources__ that can be set; pass the sample that the hook was "
-            "given, or none"
+            f"a source needs a Sample or a dict, but a {type(sample).__name__} "
+            "has no __sources__ that can be set. Pass the sample of the hook, or "
+            "None"
         ) from reason
 
 
@@ -308,7 +308,7 @@ class HeldStore(FileStore[Any]):
         if not self._content:
             raise LoaderError(
                 f"{key!r} was put into a cache pool that has been closed, belongs to "
-                "another process, or whose files were changed or removed; put it "
+                "another process, or whose files were changed or removed. Put it "
                 "there again"
             )
         return self._content[0], None  # type: ignore[return-value]

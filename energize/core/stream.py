@@ -91,7 +91,7 @@ def state_field(state: State, name: str, kind: type[T]) -> T:
     value = state.get(name) if isinstance(state, dict) else None
     if not isinstance(value, kind) or isinstance(value, bool):
         raise StateError(
-            f"the saved state has no usable {name!r}: expected {kind.__name__}, found "
+            f"the saved state has no usable {name!r}: expected {kind.__name__}, got "
             f"{short(value)}"
         )
     return value
@@ -133,9 +133,8 @@ def numbers_field(
     numbers = state_field(state, name, list)
     if len(numbers) != count:
         raise StateError(
-            f"the saved state is of a mix of {len(numbers)} datasets in {name!r}, this "
-            "one has "
-            f"{count}"
+            f"the saved state has {len(numbers)} datasets in {name!r}, but this mix "
+            f"has {count}"
         )
     kinds = int | kind
     if not all(
@@ -209,8 +208,7 @@ class Opening(NamedTuple):
             isinstance(state, dict | None) for state in states
         ):
             raise StateError(
-                f"the saved state is of a mix of {len(states)} inputs, this one has "
-                f"{inputs}: "
+                f"the saved state has {len(states)} inputs, but this mix has {inputs}: "
                 f"{short(states)}"
             )
         return [self._replace(state=state) for state in states]
@@ -382,7 +380,7 @@ class MixStream(LaneStream[T]):
         if inner <= previous and (stream := self._streams[number]) is not None:
             raise NotIndexedError(
                 f"item {inner} of {type(stream).__name__} is needed after item "
-                f"{previous}, and it can only be read in order. Let route() take the "
+                f"{previous}, but it can only be read in order. Let route() take the "
                 "items of a stream once and in order, or override open_pass()"
             )
         self._last_inner[number] = inner
@@ -594,13 +592,13 @@ def nothing_comes(dataset: Node[Any], lane: Lane) -> EmptyDatasetError:
     """Return the error for passes of a dataset that had no item for a lane."""
     if lane.count == 1:
         return EmptyDatasetError(
-            f"{label_of(dataset)} gave no item in a whole epoch. Check its data and "
-            "the conditions of its filters, or remove it from the mix"
+            f"{label_of(dataset)} returned no item in a whole epoch. Check its data "
+            "and the conditions of its filters, or remove it from the mix"
         )
     return EmptyDatasetError(
-        f"{label_of(dataset)} gave no item to lane {lane.index} of {lane.count} in "
-        f"{empty_passes(lane)} epochs: it has too few for so many lanes. Give "
-        "get_loader fewer lanes=, or leave it out"
+        f"{label_of(dataset)} returned no item to lane {lane.index} of {lane.count} in "
+        f"{empty_passes(lane)} epochs: it has too few for so many lanes. Pass "
+        "fewer lanes= to get_loader, or leave it out"
     )
 
 
@@ -609,7 +607,7 @@ def ended_early(dataset: Node[Any]) -> NotRepeatableError:
     return NotRepeatableError(
         f"{label_of(dataset)} gave fewer items at a second reading: it ended before "
         "the item that the run had reached. Make every reading give the same items in "
-        "the same order; if data were removed, begin a new run"
+        "the same order. After removing data, start a new run"
     )
 
 

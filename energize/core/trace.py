@@ -370,7 +370,7 @@ class Trace:
             return items
 
         def of_row(row: int) -> str:
-            return where(node, int(positions[row]), reading.attempt)
+            return location_of(node, int(positions[row]), reading.attempt)
 
         request = Request(positions, reading, of_row)
         if reading.substitute:
@@ -492,8 +492,8 @@ def stop_raised(dataset: Node[Any]) -> EncoderError:
     would end an epoch.
     """
     return EncoderError(
-        f"{label_of(dataset)}: what it calls raised StopIteration, which is not the "
-        "end of an epoch. Return an item, or raise SkipSample to leave one out"
+        f"{label_of(dataset)}: a function that it calls raised StopIteration, which is "
+        "not the end of an epoch. Return an item, or raise SkipSample to leave one out"
     )
 
 
@@ -591,9 +591,9 @@ def _substituted(
         if tries >= MAX_ATTEMPTS:
             raise SubstitutionError(
                 f"item {int(position[0])}: the sample and its {tries - 1} substitutes "
-                f"were all skipped or failed, the last one at {item}. Where nearly "
-                "everything is left out, use FilterDataset, which goes on to the next "
-                "sample instead, or leave such samples out when the data are prepared"
+                f"were all skipped or failed, the last one at {item}. To leave out "
+                "nearly all samples, use FilterDataset, which continues with the next "
+                "sample, or leave them out when the data are prepared"
             )
         [item] = Trace(dataset, position).read(reading.again(reading.attempt + tries))
         tries += 1
@@ -604,7 +604,7 @@ def _substituted(
     return Padded(unpadded(item), slots, slots, count)
 
 
-def where(dataset: IndexedNode[Any], position: int, attempt: int = 0) -> str:
+def location_of(dataset: IndexedNode[Any], position: int, attempt: int = 0) -> str:
     """Return the location of the first sample of an item, for messages."""
     refs = dataset.refs([position], attempt)
     if not len(refs):
@@ -648,7 +648,7 @@ def consumed(node: IndexedNode[Any], n: int, *, items: bool = False) -> Any:
     total = np.zeros(len(node.sources), dtype=np.float64 if items else np.int64)
     for span in spans:
         _add_span(total, node, span, items=items)
-    if counted < n and tree.one_each(node):
+    if counted < n and tree.has_single_samples(node):
         return total + (n - counted)
     for first in range(counted, n, _COUNTED_AT_ONCE):
         at = np.arange(first, min(first + _COUNTED_AT_ONCE, n), dtype=np.int64)

@@ -120,8 +120,8 @@ def read_ahead(node: Any) -> int:
 def length_unknown(node: Any) -> NotIndexedError:
     """Return the error for the length of a stream that is only known after reading."""
     return NotIndexedError(
-        f"how many items {type(node).__name__} gives is only known when they have been "
-        "read; cut it with EpochizeDataset and count steps"
+        f"the number of items of {type(node).__name__} is known only by reading. Cut "
+        "it with EpochizeDataset and count steps"
     )
 
 
@@ -131,7 +131,7 @@ def not_indexed(node: Any, wanted: str) -> NotIndexedError:
     stream = first_stream(node)
     reads = "is" if name == stream else f"reads from {stream},"
     return NotIndexedError(
-        f"{name} {reads} a stream, so it has no {wanted}; iterate over it instead"
+        f"{name} {reads} a stream, so it has no {wanted}. Iterate over it instead"
     )
 
 
@@ -211,7 +211,7 @@ def distinguished(node: Any, occurrence: int) -> Any:
 # Padding, and how many samples an item has.
 
 
-def one_each(node: Any) -> bool:
+def has_single_samples(node: Any) -> bool:
     """Return whether every item is one sample, and all samples are of one source."""
     while len(node.inputs) == 1 and not node.traits.gathers:
         node = node.children[0]

@@ -53,8 +53,8 @@ TURN_KEYS = frozenset(
 """Keys of `Turn.extra`: those for chat templates, and those that describe a turn."""
 
 _FORMS = (
-    "a turn is {from, value} as in LLaVA and ShareGPT, or {role, content} as in "
-    "OpenAI's API, whose content is text or a list of {type: text | image | video}"
+    "a turn must be {from, value} as in LLaVA and ShareGPT, or {role, content} as in "
+    "OpenAI's API, with content as text or as a list of {type: text | image | video}"
 )
 
 
@@ -155,7 +155,7 @@ def checked_turns(value: Any, images: int, videos: int) -> list[Turn]:
     """
     if not isinstance(value, Sequence) or isinstance(value, str) or not value:
         raise DataError(
-            f"a conversation is a list of turns, got {value!r:.80}; {_FORMS}"
+            f"a conversation must be a list of turns, got {value!r:.80}: {_FORMS}"
         )
     turns = [turn_of(turn, number) for number, turn in enumerate(value)]
     places = places_of(turns)
@@ -165,9 +165,9 @@ def checked_turns(value: Any, images: int, videos: int) -> list[Turn]:
         ]
         if len(positions) != count:
             raise DataError(
-                f"the sample has {count} {placeholder[1:-1]}s, and its turns have "
+                f"the sample has {count} {placeholder[1:-1]}s, but its turns have "
                 f"{len(positions)} placeholders {placeholder}, in the turns "
-                f"{positions}: there has to be one for each, where it is meant"
+                f"{positions}. Write one for each, at its place in the text"
             )
     return turns
 
@@ -219,7 +219,9 @@ def _only(keys: dict[str, Any], names: Sequence[str], default: Any) -> Any:
     present = {name: keys.pop(name) for name in names if name in keys}
     values = list(present.values())
     if any(value != values[0] for value in values):
-        raise DataError(f"keys that mean the same differ: {present!r:.80}")
+        raise DataError(
+            f"keys of the same meaning have different values: {present!r:.80}"
+        )
     return values[0] if values else default
 
 
@@ -241,8 +243,8 @@ def _learned(keys: dict[str, Any], role: str) -> bool | None:
     answers = {value == _LEARNED[name] for name, value in decided.items()}
     if len(answers) > 1 or not all(value in (0, 1) for value in decided.values()):
         raise DataError(
-            f"whether the turn is learned is unclear: {decided}. Each key is 0, 1, "
-            "true or false, and all agree"
+            f"the keys for learning the turn are unclear: {decided}. Set each to 0, 1, "
+            "true or false, all alike"
         )
     # A weight of 1 is often given to all turns, and means those of the assistant.
     return (
@@ -284,7 +286,7 @@ def _parsed(value: Any) -> Any:
         return parse_json(value) if isinstance(value, str) else value
     except ValueError as error:
         raise DataError(
-            f"tools and calls of them are JSON, got {value!r:.80}: {error}"
+            f"tools and their calls must be JSON, got {value!r:.80}: {error}"
         ) from error
 
 
@@ -303,7 +305,7 @@ def _functions(value: Any) -> list[dict[str, Any]]:
             function.get("name"), str
         ):
             raise DataError(
-                f"a tool, or a call of one, has a 'name'; got {entry!r:.80}"
+                f"a tool, or a call of one, must have a 'name', got {entry!r:.80}"
             )
         functions.append(whole)
     return functions

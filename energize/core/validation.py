@@ -354,7 +354,7 @@ more, set energize.core.limits.LEVELS
         at = reason.position
         location = f"line {data[:at].count(10) + 1}: {data[at : at + 1]!r}"
         raise ValueError(
-            f"{location}: {reason.reason}; save the file as UTF-8"
+            f"{location}: {reason.reason}. Save the file as UTF-8"
         ) from reason
     except yaml.YAMLError:
         single = _PAIR.sub(
@@ -458,7 +458,7 @@ def parse_json(text: str | bytes, *, unique: bool = False) -> Any:
         raise
     except ValueError as reason:
         raise ValueError(
-            "a number has more digits than Python reads; write it shorter"
+            "a number has more digits than Python reads. Write it shorter"
         ) from reason
     # Counting brackets costs little, going through all values as much as parsing them.
     letters: Any = ("{", "[") if isinstance(text, str) else (b"{", b"[")

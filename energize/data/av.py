@@ -121,8 +121,8 @@ def _opened(stream: BinaryIO, name: str) -> Iterator[InputContainer]:
     except (av.FFmpegError, IndexError, struct.error, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or error
         raise DecodeError(
-            f"{name} cannot be decoded: {type(error).__name__}: {reason}; is the file "
-            "complete, and of a format that FFmpeg reads?"
+            f"{name} cannot be decoded: {type(error).__name__}: {reason}. Check that "
+            "the file is complete and has a format that FFmpeg reads"
         ) from error
 
 
@@ -274,8 +274,8 @@ def _packets(
     listed = len(stream.index_entries) if container.format.name in _LISTING else 0
     if listed > len(packets):
         raise DecodeError(
-            f"{name} is cut off: of {listed} frames in its index, "
-            f"only {len(packets)} are present"
+            f"{name} is cut off: {len(packets)} of the {listed} frames in its index "
+            "are present"
         )
     return [
         (packet.pts, packet.duration or 0, packet.is_keyframe)
@@ -341,8 +341,8 @@ def _read_frames(
                 _, height, width = pixels.shape
                 raise DecodeError(
                     f"{name} changes its size at frame {number}, to {width} x "
-                    f"{height}; give video_out_frame_size=(width, height) to have all "
-                    "frames of one size"
+                    f"{height}. Pass video_out_frame_size=(width, height) to resize "
+                    "all frames"
                 )
             # torch would wake its threads for each of these small copies.
             np.copyto(clips[clip][row], pixels)
@@ -542,9 +542,8 @@ class AVDecoder(MediaDecoder):
             stream = io.BytesIO(stream)
         if not hasattr(stream, "seek") or not isinstance(stream.read(0), bytes):
             raise ConfigError(
-                "AVDecoder takes bytes or a file opened for reading bytes, open(path, "
-                "'rb'); got "
-                f"{stream!r:.80}"
+                "AVDecoder: stream must be bytes or a file opened with open(path, "
+                f"'rb'), got {stream!r:.80}"
             )
         self.stream = stream
         self.suppress_warnings = suppress_warnings
@@ -607,7 +606,7 @@ class AVDecoder(MediaDecoder):
             len(size) != 2 or not all(n == int(n) > 0 for n in size)
         ):
             raise ConfigError(
-                f"video_out_frame_size={size!r} is not (width, height) in pixels"
+                f"video_out_frame_size={size!r} must be (width, height) in pixels"
             )
         for decoding in (False, True):
             index = self._indexed(decoding=decoding)
@@ -621,7 +620,9 @@ class AVDecoder(MediaDecoder):
                 )
             except _UntrustedIndexError as reason:
                 if decoding:
-                    raise DecodeError(f"{reason}; is the file complete?") from reason
+                    raise DecodeError(
+                        f"{reason}. Check that the file is complete"
+                    ) from reason
             else:
                 break
         return clips, [index.seconds(first, last) for first, last in spans]
@@ -799,8 +800,8 @@ class AVDecoder(MediaDecoder):
             listed = ", ".join(f"{start:g} to {end:g}" for start, end in behind[:5])
             warnings.warn(
                 f"{self.description} ends before {len(behind)} of the requested clips "
-                f"({listed}"
-                f"{', ...' if len(behind) > 5 else ''}), which are skipped",
+                f"({listed}{', ...' if len(behind) > 5 else ''}). These clips are "
+                "skipped",
                 RuntimeWarning,
                 stacklevel=3,
             )
@@ -936,8 +937,9 @@ def _checked_ranges(
             or math.isinf(clip_range[0])
         ):
             raise ConfigError(
-                f"{name}_clip_ranges[{number}]={clip_range!r} is not (start, end) with "
-                "numbers start <= end, the end float('inf') for that of the file"
+                f"{name}_clip_ranges[{number}]={clip_range!r} must be (start, end) "
+                "with start <= end. Pass float('inf') as the end to read to the end "
+                "of the file"
             )
     return [(start, end) for start, end in ranges]
 
@@ -977,12 +979,13 @@ def get_clips_uniform(
     """
     if not request_video and not request_audio:
         raise ConfigError(
-            "get_clips_uniform: set request_video, request_audio, or both"
+            "get_clips_uniform: no stream is requested. Set request_video, "
+            "request_audio or both"
         )
     if num_clips < 1 or not 0 <= clip_duration_seconds < math.inf:
         raise ConfigError(
-            f"get_clips_uniform: num_clips={num_clips!r} is at least 1, and "
-            f"clip_duration_seconds={clip_duration_seconds!r} at least 0"
+            "get_clips_uniform: num_clips must be >= 1 and clip_duration_seconds >= "
+            f"0, got {num_clips!r} and {clip_duration_seconds!r}"
         )
     metadata = av_decoder.get_metadata(
         get_video=request_video, get_video_frame_size=False, get_audio=request_audio

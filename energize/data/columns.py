@@ -73,11 +73,13 @@ class StoredColumn(Model):
     @model_validator(mode="after")
     def _checked(self) -> Self:
         if (self.dtype == "int32") != (self.categories is not None):
-            raise ValueError("expected categories for int32, and for no other dtype")
+            raise ValueError(
+                "categories must be present for int32 and absent for other dtypes"
+            )
         if self.categories is not None and len(set(self.categories)) < len(
             self.categories
         ):
-            raise ValueError("expected a list of different words as categories")
+            raise ValueError("categories must be a list of different words")
         return self
 
 
@@ -113,8 +115,8 @@ def check_name(name: object) -> str:
     """
     if not isinstance(name, str) or not re.fullmatch(_NAME, name):
         raise ColumnError(
-            "column names are identifiers (letters, digits and _), because functions "
-            f"take them as parameters; got {str(name)[:80]!r}"
+            "column names must be identifiers (letters, digits and _), got "
+            f"{str(name)[:80]!r}. Functions take them as parameters"
         )
     return name
 
@@ -199,18 +201,16 @@ def read_values(path: Path, name: str, stored: StoredColumn, samples: int) -> Co
         values = load_values(file, words)
         if values.dtype != stored.dtype or values.shape != (samples,):
             raise ValueError(
-                f"it holds {values.dtype} of shape {values.shape}, and {COLUMNS_NAME} "
-                "says "
-                f"{stored.dtype} of {samples} samples"
+                f"it has {values.dtype} of shape {values.shape}, but {COLUMNS_NAME} "
+                f"lists {stored.dtype} of {samples} samples"
             )
         least, most = (values.min(), values.max()) if len(values) else (-1, -1)
         if words is not None and not -1 <= least <= most < len(words):
             raise ValueError(f"it has {least} to {most}, but {len(words)} words")
     except (FileNotFoundError, ValueError) as reason:
         raise DatasetError(
-            f"the column {name!r} of {path} is damaged: {file}: {reason}; measure it "
-            "again with: "
-            f"{column_command(path, {name: stored.measured})}"
+            f"the column {name!r} of {path} is damaged: {file}: {reason}. Measure it "
+            f"again with: {column_command(path, {name: stored.measured})}"
         ) from reason
     return Column(values, words)
 
@@ -236,11 +236,11 @@ def load_values(file: str, words: Sequence[str] | None = None) -> npt.NDArray[An
         values: npt.NDArray[Any] = read_array(stream, allow_pickle=False)
     except _BAD_ARRAY as reason:
         raise ValueError(
-            f"it holds no numbers: {str(reason).splitlines()[0]}"
+            f"it has no numbers: {str(reason).splitlines()[0]}"
         ) from reason
     called = Path(file).name
     if values_file(called.split(".")[0], values, words) != called:
-        raise ValueError("its name does not match its content: one of them was changed")
+        raise ValueError("its name does not match its content")
     return values
 
 
@@ -286,7 +286,7 @@ def column_of(
     stretches = [stretches_of.get(shard, (0, 0)) for shard in counts]
     if [stop - start for start, stop in stretches] != list(counts.values()):
         raise DatasetError(
-            f"{path} was prepared again with other shards while in use; create the "
+            f"{path} was prepared again with other shards while in use. Create the "
             "dataset again"
         )
     if all(previous[1] == following[0] for previous, following in pairwise(stretches)):

@@ -86,11 +86,11 @@ def document_of(value: Any) -> ParsedRows:
         return _of_array(value)
     if not isinstance(value, dict) or not value:
         raise NotRows(
-            f"is the JSON value {json.dumps(value):.80}, and rows are an object, an "
-            "array of objects, or one object a line. Write it as one of these"
+            f"is the JSON value {json.dumps(value):.80}, not rows. Write an object, "
+            "an array of objects, or one object per line"
         )
     if "__module__" in value or {"splits", "__class__"} <= value.keys():
-        raise NotRows("is a metadataset; save it with the extension .yaml")
+        raise NotRows("is a metadataset. Save it with the extension .yaml")
     tables = {name: table for name, table in value.items() if _is_table(table)}
     if _is_split(value):
         return ParsedRows(
@@ -109,7 +109,8 @@ def document_of(value: Any) -> ParsedRows:
 def _of_array(value: list[Any]) -> ParsedRows:
     if value and not any(isinstance(row, dict) for row in value):
         raise NotRows(
-            f"is an array without objects; its first value is {value[0]!r:.80}"
+            f"is an array without objects (first value {value[0]!r:.80}). Write an "
+            "array of objects"
         )
     return ParsedRows("rows", value)
 
@@ -128,13 +129,13 @@ def _of_object(value: dict[str, Any]) -> ParsedRows:
     if types == {list}:
         raise NotRows(
             f"is one object of lists, {some(value)}, which may be columns or one row. "
-            "Write it as an array of objects, or one object a line"
+            "Write it as an array of objects, or one object per line"
         )
     if any(isinstance(scalar, str | int | float) for scalar in values):
         return ParsedRows("one row", [value])
     raise NotRows(
-        f"is one object with the keys {some(value)}; rows are an array of objects, "
-        f"lines of JSON, or an array under one of {', '.join(CONTAINERS[:4])}"
+        f"is one object with the keys {some(value)}, not rows. Write an array of "
+        f"objects, lines of JSON, or an array under one of {', '.join(CONTAINERS[:4])}"
     )
 
 
@@ -143,7 +144,7 @@ def _of_objects(value: Mapping[str, dict[str, Any]]) -> ParsedRows | None:
     values = [*value.values()]
     if any(map(_is_recipe, values)):
         raise NotRows(
-            f"is a list of datasets: {some(value)}; open the datasets themselves"
+            f"is a list of datasets: {some(value)}. Open the datasets themselves"
         )
     numbers = [*values[0]]
     are_rows = all(map(str.isdigit, numbers))

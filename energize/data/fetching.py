@@ -332,13 +332,13 @@ def _request(*question: Any) -> Any:
             ended = str(error)
             if _forget(sidecar):
                 _log.warning(
-                    "the fetching process has ended %s; starting another one",
+                    "the fetching process has ended %s. Starting another one",
                     ended,
                 )
     raise OSError(
         errno.EIO,
         f"the fetching process has ended {_STARTS} times, the last time {ended}"
-        + ("; out of memory; use fewer workers" if ended == "by signal 9" else ""),
+        + ("; out of memory. Use fewer workers" if ended == "by signal 9" else ""),
         shown(question[1]),
     )
 

@@ -102,8 +102,8 @@ def _local_text(text: str) -> str:
     text = re.sub(r"\Afile://(localhost)?(?=/)", "", text)
     if _HALF.match(text):
         raise ConfigError(
-            f"{text} is not a URL: pass s3://BUCKET/... or file:///FOLDER/... as text, "
-            "because Path merges two slashes"
+            f"{text} is not a URL, because Path merges two slashes. Pass "
+            "s3://BUCKET/... or file:///FOLDER/... as text"
         )
     return os.path.expanduser(text)
 
@@ -284,7 +284,7 @@ def absent(path: AnyPath) -> str:
     """
     with suppress(OSError, ValueError):
         target = os.readlink(path)
-        return f"is a link to {target!r}, which does not exist; correct the link"
+        return f"is a link to {target!r}, which does not exist. Correct the link"
     lists = not absolute(path).startswith("http")
     return "does not exist" + (
         "" if lists else ", or is a folder that its server does not list"

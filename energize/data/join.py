@@ -138,7 +138,7 @@ def _check_integrity(database: sqlite3.Connection) -> None:
 
 def _column(values: list[Any]) -> Int64Array:
     if not set(map(type, values)) <= {int}:
-        raise sqlite3.DatabaseError("the location of a sample is not a number")
+        raise sqlite3.DatabaseError("the location of a sample must be a number")
     return np.array(values, dtype=np.int64)
 
 
@@ -155,9 +155,9 @@ def _checked_ids(
             fault = f"{seen[0]} samples of {shard}, and .info.json {count}"
     if fault or listed:
         raise ShardError(
-            f"{index_of(source.path)} lists {fault or 'more shards'}: the index is of "
-            "other shards, or has one key for several samples; write it again with: "
-            f"{_PREPARE} {source.path}"
+            f"{index_of(source.path)} lists {fault or 'more shards'}: the index "
+            "belongs to other shards, or has one key for several samples. Write it "
+            f"again with: {_PREPARE} {source.path}"
         )
     return {shard: number for number, shard in enumerate(counts)}
 
@@ -231,9 +231,9 @@ class JoinedSource(Source[Raw]):
             or not set(rules) <= set(NONMATCH)
         ):
             raise ConfigError(
-                "JoinedSource takes two sources or more, and for each but the first "
-                "one of "
-                f"{', '.join(NONMATCH)}; got {len(parts)} sources and {list(rules)}"
+                "JoinedSource must have at least two sources, and one of "
+                f"{', '.join(NONMATCH)} for each after the first, got {len(parts)} "
+                f"sources and {list(rules)}"
             )
         self.freeze(
             parts=parts,
@@ -245,8 +245,8 @@ class JoinedSource(Source[Raw]):
         )
         if not len(self.matches):
             raise EmptyDatasetError(
-                f"the join {self.name} has no samples: none of {parts[0].path} has all "
-                "partners"
+                f"the join {self.name} has no samples: no sample of {parts[0].path} "
+                "has all partners"
             )
 
     def part(self, start: int, stop: int) -> Self:
@@ -316,9 +316,9 @@ class JoinedSource(Source[Raw]):
         if not column.is_text:
             raise ColumnError(
                 f"{self.name}: {int(alone.sum())} of {len(rows)} samples have no "
-                "partner in "
-                f"{self.parts[having].path}, and so no number for {name!r}; join with "
-                "`nonmatch: skip`, or measure it for the first dataset"
+                f"partner in {self.parts[having].path}, so {name!r} is missing for "
+                f"them. Join with `nonmatch: skip`, or measure {name!r} for the first "
+                "dataset"
             )
         words = np.where(alone, -1, column.values[np.maximum(rows, 0)])
         return Column(words.astype(np.int32), column.categories)
@@ -426,10 +426,10 @@ class JoinedSource(Source[Raw]):
         for sample in samples[1:]:
             if sample is not None and sample["__key__"] != first:
                 raise ShardError(
-                    f"{self.location}: {first!r} of {samples[0]['__shard__']} would be "
-                    f"joined with {sample['__key__']!r} of {sample['__dataset__']}: "
-                    "one index.sqlite is damaged or outdated; write both again with: "
-                    f"{_PREPARE} FOLDER"
+                    f"{self.location}: {first!r} of {samples[0]['__shard__']} would "
+                    f"be joined with {sample['__key__']!r} of "
+                    f"{sample['__dataset__']}: one index.sqlite is damaged or "
+                    f"outdated. Write both again with: {_PREPARE} FOLDER"
                 )
         return samples
 
@@ -451,7 +451,7 @@ def write_matches(source: JoinedSource) -> Path:
         DatasetError: If the file cannot be written.
     """
     if source.cache is None:
-        raise ConfigError("the source has no folder for matches; pass `cache`")
+        raise ConfigError("the source has no folder for matches. Pass `cache`")
     existing = _load_written(source)
     if existing is not None:
         return existing[0]
@@ -492,9 +492,9 @@ def _find_matches(
             raise DatasetError(
                 f"{int(unmatched.sum())} of {first.count} samples of {first.path} "
                 f"[{first.split_part}] have no partner in {other.path} "
-                f"[{other.split_part}], the first of them {example!r}; add them, leave "
-                "such samples out (`nonmatch: skip`), or put None in their place "
-                "(`nonmatch: none`)"
+                f"[{other.split_part}], the first of them {example!r}. Add the "
+                "partners, skip these samples (`nonmatch: skip`), or use None in "
+                "place of partners (`nonmatch: none`)"
             )
         if rule == "skip":
             included &= ~unmatched
@@ -533,10 +533,10 @@ def _load_written(source: JoinedSource) -> tuple[Path, Int64Array] | None:
             or matches.ndim != 2
             or matches.shape[1] != len(counts)
         ):
-            raise ValueError(f"it holds {matches.dtype} {matches.shape}")
+            raise ValueError(f"it has {matches.dtype} {matches.shape}")
         if not ((matches < counts) & (matches >= -1)).all():
-            raise ValueError("it names samples that the folders do not have")
+            raise ValueError("it lists samples missing from the folders")
     except ValueError as reason:
-        text = f"{files[0]} is not a file of matches: {reason}; delete it"
+        text = f"{files[0]} is not a file of matches: {reason}. Delete it"
         raise DatasetError(text) from reason
     return files[0], matches

@@ -53,8 +53,8 @@ def jsonl_checksums_path(path: str) -> str:
 def _disagreement(path: str, reason: str) -> ShardError:
     return ShardError(
         f"{path} and its index {jsonl_index_path(path)} do not match: {reason}. The "
-        "file was changed after it was indexed, or the index was: write it again "
-        f"with: energize prepare {path}"
+        "file or its index has changed. Write the index again with: energize prepare "
+        f"{path}"
     )
 
 
@@ -65,7 +65,7 @@ def _counted(files: Files, path: str, checksums: bool) -> int:
     size = files.size(path)
     if not exists(index):
         raise NotPreparedError(
-            f"{path} has no index {index}; write it with: energize prepare {path}"
+            f"{path} has no index {index}. Write it with: energize prepare {path}"
         )
     indexed = files.size(index)
     count, rest = divmod(indexed, ENTRY)
@@ -79,13 +79,14 @@ def _counted(files: Files, path: str, checksums: bool) -> int:
     if first != 0 or end != size:
         raise _disagreement(
             path,
-            f"the index is of bytes {first} to {end} of a file, this one has {size}",
+            f"the index covers bytes {first} to {end} of a file, but this one has "
+            f"{size}",
         )
     checksum_bytes = files.size(crc) if checksums and exists(crc) else 0
     if checksums and checksum_bytes != (count - 1) * CHECKSUM:
         raise NotPreparedError(
             f"{path} has no checksums of its {count - 1} samples: {crc} has "
-            f"{checksum_bytes} bytes; write them with: energize prepare --checksums "
+            f"{checksum_bytes} bytes. Write them with: energize prepare --checksums "
             f"{path}"
         )
     return count - 1

@@ -213,7 +213,7 @@ class LocalFiles(Files):
                 size = file.signature[0]
                 code = errno.EIO if at < size else errno.EINVAL
                 raise OSError(
-                    code, f"there are no bytes {at} to {end}: it has {size}", path
+                    code, f"bytes {at} to {end} are missing: it has {size} bytes", path
                 )
             return some
 
@@ -388,9 +388,8 @@ def _block_spans(
 def changed(path: str) -> ShardError:
     """Return the error for a file that has changed since it was first read."""
     return ShardError(
-        f"{path} has changed since it was first read: files stay as they are while "
-        "runs read them. Put the old one back, or run `energize prepare` and start a "
-        "new run"
+        f"{path} has changed since it was first read. Restore the old file, or run "
+        "`energize prepare` and start a new run"
     )
 
 

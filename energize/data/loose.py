@@ -485,7 +485,7 @@ class LooseSource(ShardedSource[dict[str, Any]], FieldSource[dict[str, Any]]):
         path = (existing or candidates)[0]
         if not path.is_relative_to(self.base):
             raise DataError(
-                f"{name!r:.200} is outside of {self.base}; set image_folder to a "
+                f"{name!r:.200} is outside of {self.base}. Set image_folder to a "
                 "parent folder, and download files from the web first"
             )
         file = str(path)

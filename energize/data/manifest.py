@@ -53,7 +53,9 @@ class Manifest(Model):
     @model_validator(mode="after")
     def _checked(self) -> Self:
         if self.digest != digest(self.documents):
-            raise ValueError("expected documents with this digest: the file is damaged")
+            raise ValueError(
+                "its documents do not match this digest: the file is damaged"
+            )
         return self
 
 
@@ -106,8 +108,8 @@ def read_manifest(
             ]
         if changed:
             raise DatasetError(
-                f"{path} is stale: since it was written, {len(changed)} of its "
-                f"{len(texts)} files have changed, {some(changed)}. {again}"
+                f"{path} is stale: {len(changed)} of its {len(texts)} files have "
+                f"changed since it was written ({some(changed)}). {again}"
             )
     return texts
 

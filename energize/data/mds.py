@@ -101,8 +101,8 @@ def _column_decoder(
         if allow_pickles:
             return pickle.loads
         raise UntrustedCodeError(
-            f"{location} contains an unsafe type: pickles (pkl) can run any program; "
-            "write the folder again with another encoding (json, ndarray or bytes), "
+            f"{location} contains an unsafe type: pickles (pkl) can run any program. "
+            "Write the folder again with another encoding (json, ndarray or bytes), "
             "or, if you trust its author, use MdsSource(allow_pickles=True)"
         )
     array = None if decoders is _TEXTS else _NDARRAY.fullmatch(encoding)
@@ -144,7 +144,7 @@ def _array(
 def _scalar(dtype: str, data: bytes) -> Any:
     values = np.frombuffer(data, np.dtype(dtype).newbyteorder("<"))
     if len(values) != 1:
-        raise ValueError(f"a {dtype} is expected")
+        raise ValueError(f"its dtype must be {dtype}")
     return values.astype(dtype)[0]
 
 
@@ -174,7 +174,7 @@ def _several(decode: Decode, skipped: int, data: bytes) -> list[Any]:
         [0, *np.frombuffer(data[skipped + 4 : begin], "<u4")], dtype=np.int64
     )
     if len(ends) != 1 + count or ends[-1] != len(data):
-        raise ValueError(f"{len(data)} bytes are not those of {count} values")
+        raise ValueError(f"{len(data)} bytes do not fit {count} values")
     return [decode(data[start:end]) for start, end in pairwise(ends.tolist())]
 
 
@@ -239,7 +239,7 @@ class Layout(Loose):
         if len(counts) > 1:
             raise ValueError("names, encodings and sizes of columns differ in number")
         if not (self.columns if self.format == "json" else self.column_names):
-            raise ValueError("there are no columns")
+            raise ValueError("columns are missing")
         if self.format == "xsv" and not self.separator:
             raise ValueError("separator must not be empty")
         return self
@@ -289,7 +289,8 @@ class Layout(Loose):
                 sample[name] = decode(piece)
         except BAD_COLUMN as error:
             reason += (
-                f"{type(error).__name__}: {error}; the sample begins with {data[:40]!r}"
+                f"{type(error).__name__}: {error} (the sample begins with "
+                f"{data[:40]!r})"
             )
             raise DecodeError(f"{location}: {reason}") from error
         return sample
@@ -300,7 +301,9 @@ class Layout(Loose):
         variable_sizes = iter(np.frombuffer(data, "<u4", unknown).tolist())
         sizes = [size or next(variable_sizes) for size in self.column_sizes]
         if 4 * unknown + sum(sizes) != len(data):
-            raise ValueError(f"its columns have {sum(sizes)} bytes, and it {len(data)}")
+            raise ValueError(
+                f"its columns have {sum(sizes)} bytes, but the sample has {len(data)}"
+            )
         ends = accumulate(sizes, initial=4 * unknown)
         return [data[start:end] for start, end in pairwise(ends)]
 
@@ -310,8 +313,8 @@ class Layout(Loose):
         pieces = data.removesuffix(newline).split(separator.encode())
         if not data.endswith(newline) or len(pieces) != len(self.column_names):
             raise ValueError(
-                f"a line of {len(self.column_names)} columns with {separator!r} "
-                f"between them is expected, and it has {len(pieces)}"
+                f"a line must have {len(self.column_names)} columns separated by "
+                f"{separator!r}, got {len(pieces)}"
             )
         return pieces
 
@@ -319,7 +322,7 @@ class Layout(Loose):
         sample = load_json(data.removesuffix(self.newline.encode()))
         if not isinstance(sample, dict) or not sample.keys() >= self.columns.keys():
             raise ValueError(
-                f"an object with {', '.join(map(repr, self.columns))} is expected"
+                f"it must be an object with {', '.join(map(repr, self.columns))}"
             )
         return sample
 
@@ -334,7 +337,7 @@ _HEADER = 2**14
 _MOST_BYTES = 2**32
 _LONGEST_HEADER = 16 * 1024 * 1024
 _EXTRA = "energize[mds]"
-_AGAIN = "copy the folder again"
+_AGAIN = "Copy the folder again"
 
 # Modules of cramjam by the names of compressions in an index.
 _UNPACKERS = {
@@ -349,7 +352,7 @@ _UNPACKERS = {
 def _file_name(name: str) -> str:
     """Check that a name stays inside the folder, also in subfolders."""
     if not is_inside(name):
-        raise ValueError(f"{name!r} is not the name of a file in the folder")
+        raise ValueError(f"{name!r} must be the name of a file in the folder")
     return name
 
 
@@ -385,7 +388,7 @@ class MdsShard(Loose):
     def _has_room(self) -> Self:
         if (self.raw_meta is None) != (self.layout.format == "mds"):
             raise ValueError(
-                "a shard of rows has its offsets in raw_meta, and no other shard has"
+                "raw_meta must be present for shards of rows and absent for others"
             )
         file, _ = self.parts[0]
         if 4 * (self.samples + 2) > file.size:
@@ -430,19 +433,19 @@ def read_mds_index(folder: Path) -> tuple[MdsShard, ...]:
     index = read_document(path, _INDEX)
     if index is None:
         raise DatasetNotFoundError(
-            f"{folder} is not a folder of MDS shards: it has no {INDEX}; if its "
-            "subfolders do, name one as split, or make one index of them with "
-            "merge_index of MosaicML Streaming"
+            f"{folder} is not a folder of MDS shards: it has no {INDEX}. If its "
+            "subfolders have one, pass a subfolder as split, or merge their indices "
+            "with merge_index of MosaicML Streaming"
         )
     shards = index.shards
     for name, count in Counter(
         raw.name for shard in shards for raw, _ in shard.parts
     ).items():
         if count > 1:
-            again = "merge the indices of the subfolders again"
-            raise DatasetError(f"{path}: {name} is listed twice; {again}")
+            again = "Merge the indices of the subfolders again"
+            raise DatasetError(f"{path}: {name} is listed twice. {again}")
     if not any(shard.samples for shard in shards):
-        raise EmptyDatasetError(f"{path}: the {len(shards)} shards hold no sample")
+        raise EmptyDatasetError(f"{path}: the {len(shards)} shards have no samples")
     return shards
 
 
@@ -469,7 +472,7 @@ def unpacked(
     if algorithm not in _UNPACKERS:
         raise ShardError(
             f"{path} is compressed with {algorithm!r}, which is not one of "
-            f"{', '.join(_UNPACKERS)}; decompress it in the same folder, under its "
+            f"{', '.join(_UNPACKERS)}. Decompress it in the same folder, under its "
             "name in the index"
         )
     cramjam = optional_module(
@@ -483,11 +486,11 @@ def unpacked(
             packed, data
         )
         if written != size:
-            raise ValueError(f"it holds {written}")
+            raise ValueError(f"it has {written}")
     except (DecodeError, MemoryError, ValueError, cramjam.DecompressionError) as error:
         raise ShardError(
-            f"{path} cannot be unpacked into the {size} bytes that the index says "
-            f"({type(error).__name__}: {error}): it is damaged or was replaced; "
+            f"{path} cannot be unpacked into the {size} bytes of the index "
+            f"({type(error).__name__}: {error}): it is damaged or was replaced. "
             f"{_AGAIN}"
         ) from error
     return memoryview(data)
@@ -500,8 +503,7 @@ def new_hash(algorithm: str) -> Any:
     if algorithm in xxhash.algorithms_available:
         return getattr(xxhash, algorithm)()
     raise ConfigError(
-        f"validate_hash={algorithm!r} is not one of the algorithms of hashlib and "
-        "xxhash"
+        f"validate_hash={algorithm!r} must be an algorithm of hashlib or xxhash"
     )
 
 
@@ -589,8 +591,8 @@ class MdsSource(ShardedSource[dict[str, Any]]):
 
     def indexing_hint(self, name: str) -> str:
         return (
-            "Of MDS shards each sample would be read for it: write them into a "
-            "folder of tars"
+            "MDS shards would be read whole to measure it. Write them into a folder "
+            "of tars"
         )
 
     def settings(self) -> dict[str, Any]:
@@ -618,7 +620,7 @@ class MdsSource(ShardedSource[dict[str, Any]]):
             if not begin <= start <= stop <= entry.raw_data.size:
                 raise ShardError(
                     f"{self.location_in_shard(shard, number)} has the offsets {start} "
-                    f"to {stop}: the shard is damaged; {_AGAIN}"
+                    f"to {stop}: the shard is damaged. {_AGAIN}"
                 )
         texts = self._ranges(entry, entry.parts[-1], starts, stops)
         return [
@@ -675,19 +677,20 @@ class MdsSource(ShardedSource[dict[str, Any]]):
         head = next(self._ranges(shard, part, [0], [8]))
         samples, first = np.frombuffer(head, "<u4").tolist()
         if samples != shard.samples:
-            text = f"{path} has {samples} samples, but the index says {shard.samples}"
-            raise ShardError(f"{text}: it was replaced; {_AGAIN}")
+            text = f"{path} has {samples} samples, but the index lists {shard.samples}"
+            raise ShardError(f"{text}: it was replaced. {_AGAIN}")
         start = 4 * (samples + 2)
         stop = part[0].size if shard.raw_meta else min(first, part[0].size)
         try:
             if not start <= stop <= start + _LONGEST_HEADER:
-                raise ValueError(f"it would have {stop - start} bytes")
+                raise ValueError(f"its header would have {stop - start} bytes")
             header = parse_json(next(self._ranges(shard, part, [start], [stop])))
             if (layout := Layout.model_validate(header)) != shard.layout:
-                raise ValueError(f"it says {layout}, and {INDEX} {shard.layout}")
+                raise ValueError(f"it has {layout}, but {INDEX} has {shard.layout}")
         except ValueError as error:
             text = (
-                f"{path}: its header is damaged or of other files ({str(error)[:600]})"
+                f"{path}: its header is damaged or belongs to other files "
+                f"({str(error)[:600]})"
             )
             raise ShardError(f"{text}; {_AGAIN}") from error
 
@@ -720,8 +723,8 @@ class MdsSource(ShardedSource[dict[str, Any]]):
             return
         size = self._files.size(path)
         if size != file.size:
-            text = f"{path} holds {size} bytes, but the index says {file.size}"
-            raise ShardError(f"{text}: it is truncated or was replaced; {_AGAIN}")
+            text = f"{path} has {size} bytes, but the index lists {file.size}"
+            raise ShardError(f"{text}: it is truncated or was replaced. {_AGAIN}")
         if self.validate_hash is not None:
             hashed = new_hash(self.validate_hash)
             for data in self._files.pieces(path):
@@ -731,15 +734,15 @@ class MdsSource(ShardedSource[dict[str, Any]]):
                 raise DatasetError(
                     f"{self._folder}: validate_hash={self.validate_hash!r}, but the "
                     f"index has {', '.join(file.hashes or ()) or 'no hashes'} of "
-                    f"{file.name}; name one of those, or write the folder with "
+                    f"{file.name}. Set one of these, or write the folder with "
                     "hashes=[...]"
                 )
             if (hexdigest := hashed.hexdigest()) != expected:
                 text = (
                     f"{path} has the {self.validate_hash} {hexdigest}, but the index "
-                    f"says {expected}"
+                    f"lists {expected}"
                 )
-                raise ShardError(f"{text}: it was changed or damaged; {_AGAIN}")
+                raise ShardError(f"{text}: it was changed or damaged. {_AGAIN}")
         self._looked_at.add(path)
 
     def _path(self, file: MdsFile) -> str:

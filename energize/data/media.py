@@ -346,7 +346,7 @@ def _decoded(text: str | bytes) -> bytes:
         return base64.b64decode(f"{encoded}==")  # which may lack its padding
     except ValueError as error:
         raise DecodeError(
-            f"base64 is damaged: {error}; it begins with {text[:40]!r}"
+            f"base64 is damaged: {error} (it begins with {text[:40]!r})"
         ) from error
 
 
@@ -358,9 +358,9 @@ def _spark_image(struct: Mapping[str, Any]) -> PIL.Image.Image:
     channels, mode = _SPARK_MODES.get(struct["mode"], (0, ""))
     if not channels or len(data) != height * width * channels:
         raise DecodeError(
-            f"an image of Spark with mode {struct['mode']}, {width} x {height} pixels, "
-            "has "
-            f"{len(data)} bytes; modes {', '.join(map(str, _SPARK_MODES))} are read"
+            f"an image of Spark with mode {struct['mode']}, {width} x {height} "
+            f"pixels, has {len(data)} bytes. Supported modes: "
+            f"{', '.join(map(str, _SPARK_MODES))}"
         )
     limits.decoding.spend(4 * height * width)
     if channels == 1:
@@ -489,8 +489,8 @@ def deserialize_media_metadata(
     if cls is None:
         raise DatasetError(
             "media metadata has the unknown kind "
-            f"{metadata_type!r}{nearest(str(metadata_type), list(_CLASSES))}; "
-            f"supported are {', '.join(_CLASSES)}. A newer version may have written it"
+            f"{metadata_type!r}{nearest(str(metadata_type), list(_CLASSES)) or '.'} "
+            f"Supported: {', '.join(_CLASSES)}. A newer version may have written it"
         )
     try:
         return cls.from_dict(parse_json(metadata_json))

@@ -61,8 +61,8 @@ class MediaFilterConfig:
     def __post_init__(self) -> None:
         if (self.strategy == MediaFilterStrategy.GLOB) != any(self.patterns):
             raise ConfigError(
-                f"media filter {self.strategy}: GLOB needs patterns, and other "
-                f"strategies take none; got {self.patterns!r}"
+                f"media filter {self.strategy}: patterns must be set for GLOB and "
+                f"empty for other strategies, got {self.patterns!r}"
             )
 
     @classmethod
@@ -135,7 +135,10 @@ class MediaFilterConfig:
             with io.BufferedReader(FileStream(files_at(path), path)) as file:
                 return self.extract_metadata(file, filename or path)
         if filename is None:
-            raise ConfigError("extract_metadata: bytes and open files need a filename")
+            raise ConfigError(
+                "extract_metadata: filename is missing. Pass one with bytes and open "
+                "files"
+            )
         if not self.should_consider_media(filename):
             return None
         stream = io.BytesIO(source) if isinstance(source, bytes | bytearray) else source
@@ -148,8 +151,8 @@ class MediaFilterConfig:
             )
         if self.strategy == MediaFilterStrategy.GLOB:
             raise DecodeError(
-                f"{filename!r} matches the pattern, but neither its name nor its first "
-                "bytes are those of an image, a video or a sound"
+                f"{filename!r} matches the pattern, but is not an image, video or "
+                "sound by its name or first bytes"
             )
         return None
 

@@ -118,7 +118,7 @@ class SequenceSource(FieldSource[T_co]):
         for method in ("__len__", "__getitem__"):
             if not hasattr(samples, method):
                 raise ConfigError(
-                    f"SequenceSource needs an object with __len__ and __getitem__; "
+                    "SequenceSource: samples must have __len__ and __getitem__, but "
                     f"{type(samples).__name__} has no {method}"
                 )
         called = name or order_name_of(samples)
@@ -285,12 +285,12 @@ class HuggingFaceSource(SequenceSource[Row]):
         occurrence: int = 0,
     ) -> None:
         if not is_instance_of(rows, "datasets", "Dataset"):
-            remedy = "read a streaming dataset by IterableSource"
+            remedy = "Read a streaming dataset with IterableSource"
             if is_instance_of(rows, "datasets", "DatasetDict"):
-                remedy = f"choose one of its splits: {', '.join(map(str, rows))}"
+                remedy = f"Choose one of its splits: {', '.join(map(str, rows))}"
             type_name = type(rows).__name__
             raise ConfigError(
-                f"{name!r} is a {type_name}, and no datasets.Dataset; {remedy}"
+                f"{name!r} is a {type_name}, not a datasets.Dataset. {remedy}"
             )
         super().__init__(rows, name=name, seed=seed, occurrence=occurrence)
 
@@ -381,13 +381,13 @@ class IterableSource(Dataset[T_co]):
         if isinstance(samples, Iterator):
             raise ConfigError(
                 f"{name} is an iterator ({type(samples).__name__}): it yields its "
-                "samples only once, so it can be neither restarted nor resumed. Give "
-                "the function that makes it, or a list"
+                "samples only once, so it cannot be restarted or resumed. Pass the "
+                "function that makes it, or a list"
             )
         if not callable(samples) and not isinstance(samples, Iterable):
             raise ConfigError(
-                f"{name!r} is neither a dataset, nor iterable, nor a function that "
-                f"returns an iterable; got {str(samples)[:80]!r}"
+                f"{name!r} must be a dataset, an iterable or a function that returns "
+                f"an iterable, got {str(samples)[:80]!r}"
             )
         self.freeze(
             samples=samples,
@@ -478,7 +478,7 @@ class _IterableStream(LaneStream[T]):
         window = current_window()
         if window is None:
             raise LoaderError(
-                f"{self._source.name} is read outside of a cursor; open one"
+                f"{self._source.name} is read outside of a cursor. Open a cursor"
             )
         window.enter(self._reading.threads)
         if self._iterator is None:
@@ -569,9 +569,9 @@ class _IterableStream(LaneStream[T]):
             raise
         except Exception as error:
             raise EncoderError(
-                f"{self._source.name} raised {type(error).__name__}: {error}\n"
-                f"  in pass {self._pass}, after sample {self._read}. An iterator ends "
-                "when it raises; catch the exception inside of it"
+                f"{self._source.name} raised {type(error).__name__}: {error}\n  in "
+                f"pass {self._pass}, after sample {self._read}. An iterator ends when "
+                "it raises. Catch the exception inside the iterator"
             ) from error
 
     def _word(self) -> int:
@@ -624,8 +624,9 @@ def _undivided(dataset: Any, name: str) -> Iterator[Any]:
         raise
     except (OSError, ValueError) as error:  # errors of its file readers
         raise DatasetError(
-            f"{name}: the Hugging Face dataset cannot be read on: "
-            f"{type(error).__name__}: {error}; the library's own log may name the file"
+            f"{name}: reading the Hugging Face dataset failed: "
+            f"{type(error).__name__}: {error}. Check the log of the library for the "
+            "file"
         ) from error
 
 

@@ -112,7 +112,7 @@ class NodeCache:
         self._uncounted = _COUNTED  # counted in advance: processes may be killed
         try:
             if "://" in path or path.startswith("~"):
-                raise ValueError("that is no path on a disk")
+                raise ValueError("it is not a path on a disk")
             self._make()
             size = shutil.disk_usage(path).free + _COUNTED * self._append(
                 self._node, b""
@@ -120,8 +120,8 @@ class NodeCache:
         except (OSError, ValueError) as error:
             if isinstance(error, ValueError) or (named and not os.path.isdir(path)):
                 raise ConfigError(
-                    f"{path}: the folder of the node cache cannot be made ({error}); "
-                    f"name one on a local disk with {FOLDER}"
+                    f"{path}: the folder of the node cache cannot be made ({error}). "
+                    f"Set {FOLDER} to a folder on a local disk"
                 ) from error
         default = max(size // 2, 2 * _SECTION)
         self.limit = _checked_limit(limit or os.environ.get(LIMIT) or default)
@@ -334,8 +334,8 @@ class NodeCache:
 def _checked_limit(limit: int | str) -> int:
     if not (str(limit).isdecimal() and int(limit) >= 2 * _SECTION):
         raise ConfigError(
-            f"the limit of the node cache ({LIMIT}) is a number of bytes, at least "
-            f"{2 * _SECTION}, got {limit!r}; 500000000000 is 500 GB"
+            f"the limit of the node cache ({LIMIT}) must be a number of bytes >= "
+            f"{2 * _SECTION}, got {limit!r}. For 500 GB, set 500000000000"
         )
     return int(limit)
 
@@ -493,7 +493,7 @@ def _careful(path: str, flags: int) -> int:
 @cache
 def _warn(folder: str, number: int) -> None:
     """Log once that a folder cannot be written, with reason and remedy."""
-    do = "make room there" if number in _FULL else "make it writable for this user"
+    do = "Free space there" if number in _FULL else "Make it writable for this user"
     logging.getLogger("energize").warning(
         f"{legible(folder)}: the node cache is not writable ({os.strerror(number)}), "
         f"so fetched data is not cached. {do}, or set {FOLDER} to a folder on another "

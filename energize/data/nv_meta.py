@@ -290,7 +290,7 @@ def _unprepared(path: Path) -> DatasetError:
         hint = in_place_of(path) or nearest(path.name, siblings)
         return DatasetNotFoundError(f"{path} {absent(path)}{hint}")
     if not path.is_dir():
-        text = f"{path} is a file; a prepared dataset is a folder of tar shards"
+        text = f"{path} is a file, not a folder of tar shards"
         return NotPreparedError(text + in_place_of(path))
     with suppress(FileNotFoundError, NotADirectoryError):
         next(
@@ -307,12 +307,12 @@ def _unprepared(path: Path) -> DatasetError:
     if prepared:
         return NotPreparedError(
             f"{path} has no {META_FOLDER} folder, but its parent {prepared[0]} is a "
-            "prepared dataset: pass that path"
+            "prepared dataset. Pass that path"
         )
     return NotPreparedError(
-        f"{path} is not a prepared dataset: it has no {META_FOLDER}/.info.json. Tar "
-        f"shards are prepared with: energize prepare {path}; loose files are trained "
-        f"on as they are, and become shards with: energize convert {path} OUT"
+        f"{path} is not a prepared dataset: it has no {META_FOLDER}/.info.json. "
+        f"Prepare tar shards with: energize prepare {path}. Convert loose files to "
+        f"shards with: energize convert {path} OUT"
     )
 
 
@@ -391,11 +391,11 @@ def _file(
         if not is_inside(name):
             raise DatasetError(
                 f"{folder}: the {role} must be a file in this folder, got "
-                f"{short(name)}; copy it there"
+                f"{short(name)}. Copy it there"
             )
         if not name.endswith((".yaml", ".json")):
             raise DatasetError(
-                f"{folder / name}: the {role} has a name that ends in {suffixes}"
+                f"{folder / name}: the {role} must have a name that ends in {suffixes}"
             )
         document = read_document(folder / name, schema)
         if document is not None:
@@ -406,9 +406,10 @@ def _file(
     )
     existing = [name for name in existing if name not in INFO_NAMES]
     raise NotPreparedError(
-        f"{path} has no {role} {META_FOLDER}/{names[0]}{nearest(names[0], existing)}. "
-        f"There is {', '.join(existing) or 'no such file at all'}. Write it with: "
-        f"energize prepare --force-overwrite {path}"
+        f"{path} has no {role} {META_FOLDER}/{names[0]}"
+        f"{nearest(names[0], existing) or '.'} "
+        f"Found: {', '.join(existing) or 'none'}. Write it with: energize prepare "
+        f"--force-overwrite {path}"
     )
 
 
@@ -509,9 +510,7 @@ def read_dataset_yaml(
         _file(path, (name,), _DATASET, "dataset file", ".yaml")  # raises for the keys
     functions = _code_of(config, file, trusted=code)
     if config.sample_loader is not None and config.field_map is not None:
-        raise DatasetError(
-            f"{file}: sample_loader: expected it, or a field_map, and not both"
-        )
+        raise DatasetError(f"{file}: set sample_loader or field_map, not both")
     options = {
         key: getattr(config, key) for key in config.model_fields_set if key in _OPTIONS
     }
@@ -539,10 +538,10 @@ def _code_of(config: _DatasetFile, file: Path, *, trusted: bool) -> dict[str, An
         if isinstance(value, str) and not trusted:
             raise UntrustedCodeError(
                 f"{file}: {key}: {value!r} requires code from the data folder, which "
-                f"only runs if the program trusts it. Pass {key}=... or "
-                "trust_code=[FOLDER] to get_train_dataset; or set field_map; or make "
-                f"the dataset crude (__module__: megatron.energon, __class__: {CRUDE}) "
-                "and build the samples in your task encoder"
+                f"is not trusted. Pass {key}=... or trust_code=[FOLDER] to "
+                "get_train_dataset, set field_map, or make the dataset crude "
+                f"(__module__: megatron.energon, __class__: {CRUDE}) and build the "
+                "samples in your task encoder"
             )
     return functions
 

@@ -48,9 +48,7 @@ def read_entries(file: Path) -> tuple[list[Entry], int]:
         ) from error
     half = _is_half(last)
     if half:
-        _log.warning(
-            "%s, line %d is half a line; it is passed over", file, len(lines) + 1
-        )
+        _log.warning("%s, line %d is incomplete and skipped", file, len(lines) + 1)
     whole = enumerate(lines if half else [*lines, last], 1)
     entries = [
         Entry.parsed(line, f"{file}, line {n}") for n, line in whole if line.strip()

@@ -36,11 +36,10 @@ def remote_path(url: str) -> Path:
     """Return the `RemotePath` of a URL; raises `ConfigError` as `path_of`."""
     if shown(url) != url or ("#" in url and url.startswith("http")):
         raise ConfigError(
-            f"{shown(url)}{'?...' * ('?' in url)} is not read: a name, a password or "
-            "what comes after a '?' would be written into logs and states. Give "
-            "credentials where the library of the store looks for them, as in "
-            "AWS_ACCESS_KEY_ID or AZURE_STORAGE_SAS_TOKEN; an object with a '?' in "
-            "its key needs another name"
+            f"{shown(url)}{'?...' * ('?' in url)} is not read: names, passwords and "
+            "text after a '?' would appear in logs and states. Set credentials in "
+            "the variables of the store's library, such as AWS_ACCESS_KEY_ID or "
+            "AZURE_STORAGE_SAS_TOKEN. Rename objects with a '?' in their key"
         )
     match = cast("re.Match[str]", URL.match(url))
     key = posixpath.normpath("/" + match["key"].lstrip("/"))
@@ -137,9 +136,7 @@ class RemotePath(os.PathLike[str]):
 
     def open(self, mode: str = "rb") -> BufferedReader:
         if mode != "rb":
-            raise ValueError(
-                f"mode {mode!r}: what is written to a store is written whole"
-            )
+            raise ValueError(f"mode {mode!r}: objects in a store must be written whole")
         return BufferedReader(FileStream(files(), str(self)), _PIECE)
 
     def write_bytes(self, data: bytes | Path) -> None:
@@ -200,7 +197,8 @@ class RemoteFiles(Files):
                 raise ShardError(f"{path}: {limits.over('SAMPLE_BYTES', stop - start)}")
             if stop > object_stat.size:
                 reason = (
-                    f"there are no bytes {start} to {stop}: it has {object_stat.size}"
+                    f"bytes {start} to {stop} are missing: it has {object_stat.size} "
+                    "bytes"
                 )
                 raise OSError(errno.EINVAL, reason, path)
         return iter(fetching.ranges(path, object_stat, starts, stops))

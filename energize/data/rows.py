@@ -98,7 +98,7 @@ class FieldSource(Source[T_co]):
             for row in self._parsed(first, min(first + _ROWS_AT_ONCE, self.count)):
                 if isinstance(row, Failed):
                     raise ColumnError(
-                        f"{row.where}: {row.reason}; its keys cannot be columns"
+                        f"{row.where}: {row.reason}. Its keys cannot be columns"
                     )
                 yield row
 
@@ -119,8 +119,8 @@ class FieldSource(Source[T_co]):
 
     def indexing_hint(self, name: str) -> str:
         return (
-            "Columns of this source are the fields of its samples: write it into "
-            "each of them"
+            "Columns of this source are the fields of its samples. Write it into "
+            "each sample"
         )
 
 
@@ -143,9 +143,9 @@ def data_files(files: DataFiles, owner: str) -> tuple[Path, ...]:
     if not listed or not all(
         isinstance(pattern, str | os.PathLike) for pattern in listed
     ):
-        reason = f"got {files!r}" if listed else "there are no files to read"
+        reason = f"got {files!r}" if listed else "got an empty list"
         raise ConfigError(
-            f"{owner}: files are a path, a pattern or a list of them; {reason}"
+            f"{owner}: files must be a path, a pattern or a list of them, {reason}"
         )
     return tuple(
         path for pattern in listed for path in _matching(os.fspath(pattern), owner)
@@ -165,7 +165,7 @@ def _matching(pattern: str, owner: str) -> list[Path]:
         )
     if not files:
         raise DatasetNotFoundError(
-            f"{owner}: no file matches {pattern!r} (looked in {Path.cwd()}); to read "
+            f"{owner}: no file matches {pattern!r} (looked in {Path.cwd()}). To read "
             "the files of a folder, use a pattern such as folder/*"
         )
     return files
@@ -179,7 +179,9 @@ def parsed_row(text: bytes, location: str) -> Row | Failed:
         return Failed(DataError(f"not JSON: {error}: {text[:80]!r}"), location)
     if isinstance(value, dict):
         return value
-    return Failed(DataError(f"a row is a JSON object, found {value!r:.80}"), location)
+    return Failed(
+        DataError(f"a row must be a JSON object, got {value!r:.80}"), location
+    )
 
 
 class RowFiles(FieldSource[Row], ShardedSource[Row]):
@@ -323,8 +325,7 @@ class JsonSource(RowFiles):
             raise ShardError(f"{path} {reason}") from reason
         except (ValueError, RecursionError) as error:
             raise ShardError(
-                f"{path} cannot be read as one JSON value, or as an object a line: "
-                f"{error}"
+                f"{path} is neither one JSON value nor one object per line: {error}"
             ) from error
         return [json.dumps(row).encode() for row in rows]
 
@@ -427,10 +428,10 @@ class ParquetSource(RowFiles):
                 _check_names(path, schema.names)
             for column in self.columns or ():
                 if column not in schema.names:
-                    near = nearest(column, schema.names)
+                    near = nearest(column, schema.names) or "."
                     raise ConfigError(
-                        f"ParquetSource: {path} has no column {column!r}{near} It has "
-                        f"{', '.join(schema.names)}"
+                        f"ParquetSource: {path} has no column {column!r}{near} Its "
+                        f"columns: {', '.join(schema.names)}"
                     )
             groups = map(metadata.row_group, range(metadata.num_row_groups))
             if footers and schema.equals(footers[-1][0], check_metadata=True):
@@ -628,8 +629,8 @@ class ArrowSource(RowFiles):
             start == _STREAM_END[:4] and end != _STREAM_END
         ):  # Arrow before 0.15 had other marks
             text = (
-                "the stream ends without an end mark. If writing or copying it was cut "
-                "off, rows are missing; write the file again"
+                "the stream ends without an end mark, so rows may be missing. Write "
+                "the file again"
             )
             log_once(path, "end", text, logging.WARNING)
 

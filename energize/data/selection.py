@@ -65,12 +65,14 @@ class Selection:
 
     def __post_init__(self) -> None:
         if (self.value is None) == (self.other_than is None):
-            raise ConfigError("a selection has a value, or those that it is other than")
+            raise ConfigError(
+                "a selection must have either a value or the values that it excludes"
+            )
         for value in (self.value,) if self.other_than is None else self.other_than:
             if not isinstance(value, str | int | float):
                 raise ConfigError(
-                    f"{self.by}: a value is a word, a number or a range of numbers; "
-                    f"got {value!r}"
+                    f"{self.by}: a value must be a word, a number or a range of "
+                    f"numbers, got {value!r}"
                 )
 
     @property
@@ -114,13 +116,13 @@ def selections(
     _check_types(sources, columns, by)
     if not values:
         raise WeightError(
-            f"{by}: there are no weights; its values are {counts_text(columns)}"
+            f"{by}: weights are missing. Its values: {counts_text(columns)}"
         )
     named = [Selection(by, value) for value in values]
     if other and OTHERS in (selection.name for selection in named):
         raise ColumnError(
-            f"{by}: {OTHERS!r} is a value and also the name of the remaining samples; "
-            "list every value, and remove the weight of the remaining samples"
+            f"{by}: {OTHERS!r} is a value and also the name of the remaining samples. "
+            "List every value, and remove the weight of the remaining samples"
         )
     owners = [_owners(column, named) for column in columns]
     most = len(named) + 1
@@ -130,16 +132,17 @@ def selections(
     if not all(counts):
         unused = named[counts.index(0)].name
         raise ColumnError(
-            f"{by}: no sample of {_names(sources)} has the value {unused!r}"
-            f"{similar(columns, unused)}; there are {counts_text(columns)}"
+            f"{by}: no sample of {_names(sources)} has the value "
+            f"{unused!r}"
+            f"{similar(columns, unused) or '.'} Its values: {counts_text(columns)}"
         )
     if missing and not other:
         pairs = zip(columns, owners, strict=True)
         left = [column.part(np.flatnonzero(owner < 0)) for column, owner in pairs]
         raise ColumnError(
             f"{by}: {missing} samples of {_names(sources)} have values without a "
-            f"weight: {counts_text(left)}; give each of them one, or `other` for all "
-            "of them together (0 leaves them out)"
+            f"weight: {counts_text(left)}. Set a weight for each of them, or `other` "
+            "for all of them together (0 skips them)"
         )
     return [*named, Selection(by, other_than=tuple(values))] if missing else named
 
@@ -154,8 +157,8 @@ def _check_types(
     }
     if len(names) > 1:
         raise ColumnError(
-            f"{by}: it is a word in {names[True]} and a number in {names[False]}, so "
-            "one weight cannot mean the same in both; measure it alike"
+            f"{by}: it is a word in {names[True]}, but a number in {names[False]}. "
+            "Measure it alike in both"
         )
 
 
@@ -164,7 +167,7 @@ def _owners(column: Column, named: Sequence[Selection]) -> Int64Array:
     names = [selection.name for selection in named]
     for name in names:
         if names.count(name) > 1:
-            raise ColumnError(f"{named[0].by}: the value {name!r} is given twice")
+            raise ColumnError(f"{named[0].by}: the value {name!r} is listed twice")
     owners = np.full(len(column), -1, dtype=np.int64)
     for number, selection in enumerate(named):
         rows = selection.rows(column)
@@ -172,7 +175,7 @@ def _owners(column: Column, named: Sequence[Selection]) -> Int64Array:
             other = names[int(owners[rows].max())]
             raise ColumnError(
                 f"{selection.by}: {other!r} and {selection.name!r} have samples in "
-                "common, and each sample belongs to one value"
+                "common. Each sample must belong to one value"
             )
         owners[rows] = number
     return owners
@@ -259,7 +262,7 @@ def _bounds(text: str) -> tuple[float, float]:
     elif re.fullmatch(_NUMBER, text.strip()):
         return float(text), float(text)
     raise ColumnError(
-        f"the column has numbers, and {text!r} is neither one nor a range of them, "
+        f"the column has numbers, but {text!r} is not a number or range. Use a range "
         "such as '0..0.5' (from 0 to below 0.5) or '0.5..'"
     )
 
@@ -307,8 +310,9 @@ class PropertySource(Source[T_co]):
         rows = selection.rows(column)
         if not len(rows):
             raise EmptyDatasetError(
-                f"{source.name}: no sample has {selection.by} {selection.name!r}"
-                f"{similar([column], selection.name)}; there are "
+                f"{source.name}: no sample has {selection.by} "
+                f"{selection.name!r}"
+                f"{similar([column], selection.name) or '.'} Its values: "
                 f"{counts_text([column])}"
             )
         self.freeze(

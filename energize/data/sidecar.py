@@ -57,36 +57,37 @@ _FAULTS = (
     ("_Elsewhere", errno.EALREADY, "another process of this machine fetches it"),
     ("code: 416|_Changed", errno.ESTALE, "it has changed"),
     ("NoSuchBucket|ContainerNotFound", errno.ENODEV,
-     "the bucket does not exist; correct its name"),
+     "the bucket does not exist. Correct its name"),
     ("FileNotFound|code: 404", errno.ENOENT, os.strerror(errno.ENOENT)),
-    ("ExpiredToken|RequestExpired", errno.EACCES, "the credentials have expired; renew "
-                                                  "them"),
+    ("ExpiredToken|RequestExpired", errno.EACCES,
+     "the credentials have expired. Renew them"),
     ("169.254.|metadata.google|token request|Account must be|Missing \\w+Key",
      errno.ENOKEY,
-     "no credentials; set {keys}, or see docs/storage.md for public data"),
+     "credentials are missing. Set {keys}, or see docs/storage.md for public data"),
     ("without LOCATION|HeaderMalformed|expecting '|code: 400", errno.EACCES,
-     "it is refused{code}; if that is S3, the credentials have expired: renew them; or "
-     "its bucket is in another region{region}: set AWS_REGION"),
+     "it is refused{code}. On S3, renew expired credentials, or set AWS_REGION if the "
+     "bucket is in another region{region}"),
     ("code: 409", errno.EACCES, "it is refused{code}"),
-    ("panicked", errno.EACCES, "its endpoint is no URL; AWS_ENDPOINT_URL and the like "
-                               "begin with http:// or https://"),
-    ("TooManyRedirects", errno.ELOOP, "it redirects for ever; correct the URL"),
+    ("panicked", errno.EACCES,
+     "its endpoint is not a URL. Set AWS_ENDPOINT_URL and the like to http://... or "
+     "https://..."),
+    ("TooManyRedirects", errno.ELOOP, "it redirects forever. Correct the URL"),
     ("code: 40[13]|Permission|Unauthenticated|Forbidden", errno.EACCES,
-     "it is forbidden{code}: these credentials may not do that, or it is not there; "
-     "correct them"),
+     "it is forbidden{code}: these credentials may not do that, or it is missing. "
+     "Correct them"),
     ("Range request|non-partial|code: 405|code: 501|NotSupported|NotImplemented",
      errno.EOPNOTSUPP,
-     "its server cannot do that{code}: it has to know ranges, lists for a folder that "
-     "is not prepared, and for what is written PUT"),
+     "its server cannot do that{code}: it must support ranges, lists of folders that "
+     "are not prepared, and PUT for writing"),
     ("code: (429|503)|SlowDown", errno.EAGAIN, "the store throttles requests{code}"),
     ("dns error|Name or service|name resolution", errno.EHOSTUNREACH,
-     "its host name cannot be resolved; correct it, or check the network"),
+     "its host name cannot be resolved. Correct it, or check the network"),
     ("InvalidCertificate|CERTIFICATE_VERIFY", errno.EACCES,
-     "the certificate of its host is not trusted; set SSL_CERT_FILE to that of its "
-     "issuer"),
+     "the certificate of its host is not trusted. Set SSL_CERT_FILE to the "
+     "certificate of its issuer"),
     ("kind: Connect", errno.ECONNREFUSED,
-     "its host cannot be reached; check the network"),
-    ("Timeout", errno.ETIMEDOUT, "there is no answer"),
+     "its host cannot be reached. Check the network"),
+    ("Timeout", errno.ETIMEDOUT, "no answer"),
 )  # fmt: skip
 _EXTRAS = ("remote", "hf", "msc")
 _KEYS = {
@@ -397,7 +398,7 @@ class Sidecar:
             async def get(first: int = begin, last: int = end) -> memoryview:
                 data = memoryview(await store.get(path, first, last, object_stat[1]))
                 if len(data) != last - first:
-                    raise EOFError(f"{len(data)} bytes came of {last - first}")
+                    raise EOFError(f"received {len(data)} of {last - first} bytes")
                 return data
 
             async def keep() -> Any:
@@ -478,7 +479,7 @@ class Sidecar:
         """Return the answer of a request; retry temporary failures for a time."""
         start = time.monotonic()
         tries = 0
-        message = "there is no answer yet"
+        message = "no answer yet"
         mark = object()
         while True:
             await self._slots.take(*(turn or (object(), False)))
@@ -573,9 +574,7 @@ class Sidecar:
             rest = unquote(rest)
         bucket, _, path = rest.partition("/")
         if is_native and not bucket:
-            raise ConfigError(
-                f"{url}: after {scheme}:// comes the name of a bucket or a host"
-            )
+            raise ConfigError(f"{url}: the bucket or host is missing after {scheme}://")
         key = (scheme, bucket, query) if is_native else (scheme,)
         if key not in self._stores:
             try:

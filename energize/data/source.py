@@ -138,7 +138,8 @@ class Source(IndexedDataset[T_co]):
             listed = ", ".join(self.column_names) or "none"
             raise ColumnError(
                 f"{self.name} has no column "
-                f"{name!r}{nearest(name, self.column_names)}; its columns: {listed}. "
+                f"{name!r}"
+                f"{nearest(name, self.column_names) or '.'} Its columns: {listed}. "
                 f"{self.indexing_hint(name)}"
             )
         if name not in self._column_cache:
@@ -332,8 +333,8 @@ def narrowed(name: str, whole: Window, start: int, stop: int) -> Window:
     first, last = whole
     if not 0 <= start <= stop <= last - first:
         raise ConfigError(
-            f"{name} has {last - first} samples; there is no part from {start} to "
-            f"{stop}"
+            f"{name} has {last - first} samples, so the part from {start} to {stop} "
+            "is missing"
         )
     if start == stop:
         raise EmptyDatasetError(
@@ -385,7 +386,7 @@ class Subset:
             end = total
         if end > total or start > end:
             raise ConfigError(
-                f"subset: the range [{start}, {end}] exceeds the {total} samples; use "
+                f"subset: the range [{start}, {end}] exceeds the {total} samples. Use "
                 "smaller numbers, or 'end' for the last sample"
             )
         first, last = self.ratios

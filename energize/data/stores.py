@@ -71,8 +71,8 @@ def index_of(folder: Path) -> Path:
     file = folder / META_FOLDER / SQLITE_NAME
     if not file.is_file():
         raise NotPreparedError(
-            f"{folder} has no {META_FOLDER}/{SQLITE_NAME}, which lookups by name need; "
-            f"write it with: energize prepare --tar-index-only --sqlite {folder}"
+            f"{folder} has no {META_FOLDER}/{SQLITE_NAME}, required for lookups by "
+            f"name. Write it with: energize prepare --tar-index-only --sqlite {folder}"
         )
     return file
 
@@ -118,8 +118,7 @@ class _FolderStore(_PathStore):
         if not rows:
             raise DataError(
                 f"{self.get_path()} has no media metadata of {key!r}: it was added "
-                "later, was left out by the filter given to prepare-media, or could "
-                "not be read by it"
+                "later, or prepare-media filtered it out or could not read it"
             )
         try:
             return deserialize_media_metadata(*rows[0])
@@ -142,7 +141,7 @@ class _FolderStore(_PathStore):
         if exists(database.path) and database.rows(named):
             return database
         raise NotPreparedError(
-            f"{self.get_path()} has no media metadata; collect it with: energize "
+            f"{self.get_path()} has no media metadata. Collect it with: energize "
             f"prepare-media --media-metadata-by-extension {self.get_path()}"
         )
 
@@ -181,7 +180,7 @@ class WebdatasetFileStore(_FolderStore):
         info = read_info(self.path)
         index_of(self.path)
         self._again = (
-            "index the shards again with: energize prepare --tar-index-only "
+            "Index the shards again with: energize prepare --tar-index-only "
             f"{self.path}"
         )
         self._shards = tuple(info.shard_counts)
@@ -216,8 +215,8 @@ class WebdatasetFileStore(_FolderStore):
             or offset < BLOCK
         ):
             raise DatasetError(
-                f"{self._database.path} says that {key!r} is in shard {number} of "
-                f"{len(self._shards)}, at byte {offset}: {self._again}"
+                f"{self._database.path} places {key!r} in shard {number} of "
+                f"{len(self._shards)}, at byte {offset}. {self._again}"
             )
         return self._shards[number], begin, offset, size
 
@@ -247,7 +246,7 @@ class WebdatasetFileStore(_FolderStore):
         if actual != wanted:
             raise ShardError(
                 f"{path} and {self._database.path} do not match: found {actual} "
-                f"instead of {wanted}; {self._again}"
+                f"instead of {wanted}. {self._again}"
             )
         return data
 
@@ -311,16 +310,16 @@ class SystemFileStore(_FolderStore):
             return key if is_url(key) else os.path.realpath(key)
         if os.path.isabs(key) or ".." in key.split("/"):
             raise DataError(
-                f"{self}: the name {key!r} may lead out of the folder, and only files "
-                "below it are read; give paths relative to the folder, without '..'"
+                f"{self}: the name {key!r} may lead out of the folder. Pass paths "
+                "relative to the folder, without '..'"
             )
         if is_url(self.path):
             return str(self.path / key)
         real = os.path.realpath(os.path.join(self._base, key))
         if not real.startswith(os.path.join(self._base, "")):
             raise DataError(
-                f"{self}: {key!r} is a link, or below a link, to {real} outside of the "
-                "folder; copy the file into the folder"
+                f"{self}: {key!r} is a link, or below a link, to {real} outside of "
+                "the folder. Copy the file into the folder"
             )
         return real
 
@@ -380,9 +379,7 @@ def store_path(path: StorePath) -> Path:
 def local_path(path: StorePath) -> Path:
     """Return a local path; raise `ConfigError` for object storage."""
     if is_url(path):
-        raise ConfigError(
-            f"{path}: what is written again and again is in a folder of the machine"
-        )
+        raise ConfigError(f"{path}: files that are rewritten must be in a local folder")
     return store_path(path)
 
 
@@ -432,7 +429,7 @@ def open_store(ref: StorePath, base: StorePath = ".") -> FileStore[Any]:
 
 _REFUSED = (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN)
 _WRITE_IT_AGAIN = (
-    "write it again with: energize prepare --tar-index-only --sqlite FOLDER"
+    "Write it again with: energize prepare --tar-index-only --sqlite FOLDER"
 )
 _STRANGE = (
     "SELECT name FROM {}.sqlite_master WHERE type = 'view' OR sql LIKE 'CREATE "
@@ -532,8 +529,7 @@ def connected(*paths: str) -> sqlite3.Connection:
         if strange is not None:
             connection.close()
             raise DatasetError(
-                f"{path} has {strange[0]!r}, which is not a table; only tables are "
-                f"read; {_WRITE_IT_AGAIN}"
+                f"{path} has {strange[0]!r}, which is not a table. {_WRITE_IT_AGAIN}"
             )
     return connection
 
@@ -557,9 +553,9 @@ def unreadable(*paths: str) -> Iterator[None]:
                 files_at(path).size(
                     path
                 )  # raises with the reason if it cannot be opened
-            raise OSError(errno.EIO, f"SQLite says: {reason}", paths[0]) from reason
+            raise OSError(errno.EIO, f"SQLite: {reason}", paths[0]) from reason
         message = limits.over("STEPS") if code == sqlite3.SQLITE_INTERRUPT else reason
         raise DatasetError(
-            f"{' and '.join(paths)} cannot be read: {message}. It is truncated, not an "
-            f"SQLite database, or lacks a table; {_WRITE_IT_AGAIN}"
+            f"{' and '.join(paths)} cannot be read: {message}. It is truncated, not "
+            f"an SQLite database, or has no such table. {_WRITE_IT_AGAIN}"
         ) from reason

@@ -178,15 +178,14 @@ def _check_delimited(
     repeated = [name for name, count in Counter(names).items() if count > 1]
     if repeated:
         raise DatasetError(
-            f"{path}, line 1: {len(names)} columns, several named {repeated[0]!r}; use "
-            "unique names"
+            f"{path}, line 1: {len(names)} columns, several named {repeated[0]!r}. "
+            "Use unique names"
         )
     for number, values in lines:
         if len(values) != len(names):
             raise DatasetError(
-                f"{path}, line {number}: a row has {len(values)} values; it has a "
-                f"value, in quotes where it has a {delimiter!r} in it, for each of "
-                f"{some(names)}"
+                f"{path}, line {number}: a row has {len(values)} values. Write one "
+                f"for each of {some(names)}, in quotes if it contains {delimiter!r}"
             )
 
 
@@ -479,7 +478,7 @@ class ChosenRows(FieldSource[Row], ShardedSource[Row]):
         if len({*lengths}) > 1:
             lists = " and ".join(map(repr, self.pieces))
             reason = DataError(
-                f"columns {lists} are lists of one length; got {lengths}"
+                f"columns {lists} must be lists of one length, got {lengths}"
             )
             return Failed(reason, location)
         values = dict(

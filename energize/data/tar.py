@@ -67,7 +67,7 @@ _ZEROS = bytes(BLOCK)
 _AFTER_END = 1024 * 1024
 _WINDOW = 4096  # bytes that are read at once, to find the next header among them
 _DAMAGED = (
-    "the tar is damaged; copy it again from its origin, then run `energize prepare`"
+    "the tar is damaged. Copy it again from its origin, then run `energize prepare`"
 )
 
 _MAGIC = {
@@ -188,8 +188,9 @@ def members(data: bytes, location: str) -> list[TarMember]:
     files, at = walk(lambda at, size: data[at : at + size], len(data), location)
     if at != len(data):
         raise ShardError(
-            f"{location}: the tar ends {len(data) - at} bytes before the index says; "
-            "run `energize prepare` again, or copy the shard again if it was cut off"
+            f"{location}: the tar ends {len(data) - at} bytes before its end in the "
+            "index. Run `energize prepare` again, or copy the shard again if it was "
+            "cut off"
         )
     return files
 
@@ -344,14 +345,14 @@ def _damaged(location: str, reason: str) -> ShardError:
 def _check_no_part(info: tarfile.TarInfo, name: str, location: str) -> None:
     if (info.islnk() or info.issym()) and split_name(name) is not None:
         raise ShardError(
-            f"{location}: {name!r} is a link to {info.linkname!r}, and a part of a "
-            "sample is a file; pack the tar again with --dereference --hard-dereference"
+            f"{location}: {name!r} is a link to {info.linkname!r}, not a file. Pack "
+            "the tar again with --dereference --hard-dereference"
         )
 
 
 def _sparse(location: str) -> ShardError:
     return ShardError(
-        f"{location}: sparse files are not supported; pack the tar again without "
+        f"{location}: sparse files are not supported. Pack the tar again without "
         "--sparse"
     )
 
@@ -476,7 +477,7 @@ def scan(path: str | Path) -> ShardScan:
             if any(read(at, _AFTER_END)):
                 raise ShardError(
                     f"{location}: the tar ends at byte {end}, but more data follows, "
-                    "as when tars are joined with cat; join them with `tar "
+                    "as after joining tars with cat. Join them with `tar "
                     "--concatenate`, or pack them again"
                 )
         samples = list(samples_of(members))
@@ -491,7 +492,7 @@ def _check_start(block: bytes, location: str) -> None:
     """Raise `ShardError` if a file that begins with `block` is not a tar."""
     if not block:
         raise ShardError(
-            f"{location}: the shard is an empty file; copy it again from its origin"
+            f"{location}: the shard is an empty file. Copy it again from its origin"
         )
     if any(block) and not is_header(block):
         raise ShardError(
@@ -509,7 +510,7 @@ def _check_parts(sample: ScannedSample, location: str) -> None:
         [(repeated, _)] = counts.most_common(1)
         raise ShardError(
             f"{location}: sample {sample.key!r} has two files "
-            f"{f'{sample.key}.{repeated}'!r}; remove one and pack the tar again"
+            f"{f'{sample.key}.{repeated}'!r}. Remove one and pack the tar again"
         )
 
 
@@ -538,8 +539,8 @@ def check_unpacked(block: bytes, location: str) -> None:
     )
     if compression is not None:
         raise ShardError(
-            f"{location}: it is compressed with {compression[0]}, so samples in it "
-            f"cannot be read at random; unpack it with `{compression[1]}` (images do "
+            f"{location}: it is compressed with {compression[0]}, so its samples "
+            f"cannot be read at random. Unpack it with `{compression[1]}` (images do "
             "not shrink anyway), and run `energize prepare` if it was prepared"
         )
 
@@ -590,15 +591,15 @@ def check_shard(files: Files, path: str, count: int, record: ShardRecord | None)
     if indexed != (count + 1) * ENTRY:
         raise disagreement(
             path,
-            f"the index of {count} samples, as .info.json counts them, has "
-            f"{(count + 1) * ENTRY} bytes; this one has {indexed}",
+            f"the index must have {(count + 1) * ENTRY} bytes for the {count} samples "
+            f"of .info.json, got {indexed}",
         )
     check_unpacked(files.read(path, 0, min(BLOCK, size)), path)
     if any(files.read(path, max(0, size - END_BYTES), size)[-BLOCK:]):
         folder, name = os.path.split(path)
         text = (
-            f"{name}has no end mark, and maybe other shards. If writing or copying was "
-            "interrupted, samples are missing. Write them again"
+            f"{name}has no end mark, so samples may be missing (maybe in other shards "
+            "too). Write them again"
         )
         log_once(folder, "end mark", text, logging.WARNING)
     if record is not None:
@@ -622,7 +623,7 @@ def _check_record(files: Files, path: str, size: int, record: ShardRecord) -> No
     if size != record.bytes:
         raise _another(
             path,
-            f"the shard has {size} bytes, and had {record.bytes}: it was replaced, "
+            f"the shard has {size} bytes instead of {record.bytes}: it was replaced, "
             "changed or cut off",
         )
     _check_crc(path, "index", files.crc32(index_path(path)), record.index_crc32)
@@ -637,9 +638,9 @@ def _check_record(files: Files, path: str, size: int, record: ShardRecord) -> No
         return
     _check_crc(path, "headers of the shard", headers, record.headers_crc32)
     _log.warning(
-        "%s has changed since it was prepared: the files in it have the same names and "
-        "sizes, but not the same bytes. With checksums (energize prepare "
-        "--checksums), the changed samples would be reported",
+        "%s has changed since it was prepared: its files have the same names and "
+        "sizes, but other bytes. To have changed samples reported, write checksums "
+        "with: energize prepare --checksums",
         path,
     )
 
@@ -647,7 +648,8 @@ def _check_record(files: Files, path: str, size: int, record: ShardRecord) -> No
 def _check_crc(path: str, subject: str, actual: int, expected: int) -> None:
     if actual != expected:
         raise _another(
-            path, f"the CRC-32 of the {subject} is {actual:08x}, and was {expected:08x}"
+            path,
+            f"the CRC-32 of the {subject} is {actual:08x} instead of {expected:08x}",
         )
 
 
@@ -658,13 +660,13 @@ def check_checksums(files: Files, path: str, count: int, expected: int | None) -
         size = files.size(file)
     if size != count * CHECKSUM:
         raise ShardError(
-            f"{file} has {size} bytes, and the checksums of {count} samples have "
-            f"{count * CHECKSUM}; write them again with: {_ADD_CHECKSUMS}"
+            f"{file} must have {count * CHECKSUM} bytes for {count} samples, got "
+            f"{size}. Write the checksums again with: {_ADD_CHECKSUMS}"
         )
     crc = files.crc32(file)
     if crc != expected:
         raise ShardError(
-            f"{file} is not what was written: its CRC-32 is {crc:08x}, and was "
+            f"{file} has changed: its CRC-32 is {crc:08x} instead of "
             f"{expected or 0:08x}. Copy it again, or write checksums of the current "
             f"shard with: {_ADD_CHECKSUMS}"
         )
@@ -679,10 +681,9 @@ def read_checksums(files: Files, path: str, numbers: Sequence[int]) -> list[int]
 def changed(location: str, data: bytes, expected: int, path: str) -> Failed:
     """Return the failure of a sample that does not match its checksum."""
     message = (
-        f"{location}: its checksum is {zlib.crc32(data):08x}, and was {expected:08x} "
-        "when checksums were written: its bytes have changed since. Copy the file "
-        "again from its origin; or, if they are meant to be so: energize prepare "
-        f"--checksums {path}"
+        f"{location}: its bytes have changed: its checksum is {zlib.crc32(data):08x} "
+        f"instead of {expected:08x}. Copy the file again from its origin, or keep the "
+        f"new bytes with: energize prepare --checksums {path}"
     )
     return Failed(DataError(message), location)
 
@@ -697,7 +698,7 @@ def disagreement(path: str, reason: str) -> ShardError:
 
 def _another(path: str, reason: str) -> ShardError:
     return ShardError(
-        f"{path} and its index {index_path(path)} are not what was prepared: {reason}. "
-        "Restore both; or, to read the new ones, run `energize "
+        f"{path} and its index {index_path(path)} have changed since they were "
+        f"prepared: {reason}. Restore both, or, to read the new ones, run `energize "
         "prepare --force-overwrite` on the folder"
     )

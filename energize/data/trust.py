@@ -38,13 +38,13 @@ def trusted_folders() -> dict[str, str]:
         return {}
     except (OSError, ValueError) as error:
         raise ConfigError(
-            f"{file} cannot be read: {error}; remove it, and run trust again"
+            f"{file} cannot be read: {error}. Remove it, and run trust again"
         ) from error
     if not isinstance(digests, dict) or not all(
         isinstance(digest, str) for digest in digests.values()
     ):
         raise ConfigError(
-            f"{file} is not a list of folders; remove it, and run trust again"
+            f"{file} is not a list of folders. Remove it, and run trust again"
         )
     return digests
 
@@ -77,14 +77,13 @@ def trust(folder: str | os.PathLike[str]) -> list[Path]:
     """
     if is_url(folder):
         raise ConfigError(
-            f"{folder}: {_OF_STORE}; keep it in a module of the program, and name that"
+            f"{folder}: {_OF_STORE}. Keep it in a module of the program, and set that "
+            "module"
         )
     path = Path(folder).resolve()
     files = sorted((path / META_FOLDER).glob("**/*.py"))
     if not files:
-        raise DatasetError(
-            f"{path}: there is no code in {META_FOLDER}, so nothing to trust"
-        )
+        raise DatasetError(f"{path}: {META_FOLDER} has no code to trust")
     _remember({**trusted_folders(), str(path): code_digest(path)})
     return files
 
@@ -95,7 +94,7 @@ def forget(folder: str | os.PathLike[str]) -> None:
     trusted = trusted_folders()
     if path not in trusted:
         raise ConfigError(
-            f"{path} is not trusted; trusted folders: {', '.join(trusted) or 'none'}"
+            f"{path} is not trusted. Trusted folders: {', '.join(trusted) or 'none'}"
         )
     _remember({name: digest for name, digest in trusted.items() if name != path})
 
@@ -104,7 +103,8 @@ def _remember(folders: dict[str, str]) -> None:
     file = trusted_file()
     if not file.is_absolute():
         raise ConfigError(
-            f"{file}: this user has no home. Set XDG_CONFIG_HOME to a folder of theirs"
+            f"{file}: this user has no home folder. Set XDG_CONFIG_HOME to a folder "
+            "of this user"
         )
     try:
         file.parent.mkdir(parents=True, exist_ok=True)

@@ -188,8 +188,8 @@ class WebdatasetSource(ShardedSource[dict[str, Any]]):
             if without:
                 raise NotPreparedError(
                     f"{folder} has no checksums of {len(without)} of its "
-                    f"{len(split.shards)} shards, {without[0]} for example; write them "
-                    f"with: energize prepare --checksums {folder}"
+                    f"{len(split.shards)} shards, {without[0]} for example. Write "
+                    f"them with: energize prepare --checksums {folder}"
                 )
         self.freeze(
             path=folder,
@@ -459,7 +459,7 @@ class WebdatasetSource(ShardedSource[dict[str, Any]]):
                 return _failed(
                     location,
                     "the sample has one part twice, or one with a reserved name: "
-                    f"{names}; remove it and pack the shard again",
+                    f"{names}. Remove it and pack the shard again",
                 )
             sample[part.name] = data[part.offset : part.offset + part.size]
         # Header checksums do not cover long names.
@@ -467,8 +467,8 @@ class WebdatasetSource(ShardedSource[dict[str, Any]]):
         if recorded is not None and scanned.parts_crc32 not in recorded:
             return _failed(
                 location,
-                f"it has the parts {names}, and no sample had when the shard was "
-                "prepared: a name in the tar is damaged; copy it again",
+                f"its parts {names} are new since the shard was prepared: a name "
+                "in the tar is damaged. Copy the tar again",
             )
         return sample
 
@@ -615,8 +615,9 @@ def read_split(path: Path, split_part: str, split_config: str | None) -> SplitSh
     if split_part not in splits.split_parts:
         parts = list(splits.split_parts)
         raise SplitError(
-            f"{path} has no split part {split_part!r}{nearest(split_part, parts)}; "
-            f"its {name} has {some(parts) or 'none'}"
+            f"{path} has no split part {split_part!r}"
+            f"{nearest(split_part, parts) or '.'} "
+            f"Its {name} has {some(parts) or 'none'}"
         )
     listed = splits.split_parts[split_part]
     _check_listed(listed, shard_counts, f"{path}, split part {split_part!r} in {name}")
@@ -625,10 +626,9 @@ def read_split(path: Path, split_part: str, split_config: str | None) -> SplitSh
     start, stop = splits.samples.get(split_part, (0, total))
     if stop > total:
         raise SplitError(
-            f"{path}, samples of split part {split_part!r} in {name}: expected numbers "
-            "up to "
-            f"{total}, the samples of its shards, got {[start, stop]}; run `energize "
-            "prepare` again"
+            f"{path}, samples of split part {split_part!r} in {name}: numbers must be "
+            f"<= {total}, the samples of its shards, got {[start, stop]}. Run "
+            "`energize prepare` again"
         )
     if records is None:
         for shard in listed:
@@ -703,14 +703,15 @@ def _check_listed(
     for shard, times in Counter(listed).items():
         if shard not in shard_counts:
             raise SplitError(
-                f"{location}: shard {shard!r} is not in .info.json"
-                f"{nearest(shard, list(shard_counts))}; correct the name, or run "
-                "`energize prepare` again to index new shards"
+                f"{location}: shard {shard!r} is not in "
+                f".info.json"
+                f"{nearest(shard, list(shard_counts)) or '.'} Correct the name, "
+                "or run `energize prepare` again to index new shards"
             )
         if times > 1:
             raise SplitError(
-                f"{location}: shard {shard!r} is listed twice; list it once, and give "
-                "the dataset a larger weight instead"
+                f"{location}: shard {shard!r} is listed twice. List it once, and set "
+                "a larger weight for the dataset instead"
             )
 
 
@@ -744,9 +745,9 @@ def _excluded(
         cut = next((at for at in prefixes if entry[:at] in shard_counts), None)
         if cut is None:
             raise SplitError(
-                f"{location}: {entry!r} is neither a shard of .info.json nor such a "
-                "shard, '/' and the key of a "
-                f"sample{nearest(entry, list(shard_counts))}; correct or remove it"
+                f"{location}: {entry!r} must be SHARD or SHARD/KEY with a shard of "
+                f".info.json"
+                f"{nearest(entry, list(shard_counts)) or '.'} Correct or remove it"
             )
         keys = keys_of.setdefault(entry[:cut], set())
         if cut == len(entry):
@@ -761,15 +762,15 @@ def _numbers(shard: Path, count: int, keys: set[str]) -> list[int]:
     samples = scan(shard).samples
     if len(samples) != count:
         raise ShardError(
-            f"{shard} has {len(samples)} samples, but .info.json says {count}: run "
+            f"{shard} has {len(samples)} samples, but .info.json lists {count}. Run "
             "`energize prepare` again"
         )
     missing = keys - {sample.key for sample in samples}
     if missing:
         raise SplitError(
-            f"{shard} has no sample {min(missing)!r}, which is excluded; its keys look "
-            "like "
-            f"{samples[0].key if samples else None!r}; correct or remove the entry"
+            f"{shard} has no sample {min(missing)!r}, which is excluded (its keys "
+            f"look like {samples[0].key if samples else None!r}). Correct or remove "
+            "the entry"
         )
     return [number for number, sample in enumerate(samples) if sample.key in keys]
 
@@ -780,6 +781,6 @@ def _check_empty(shard: Path) -> None:
     size = files_at(index).size(index) if exists(index) else ENTRY
     if size != ENTRY:
         raise ShardError(
-            f"{shard} has no samples, as .info.json counts them, but its index {index} "
-            f"has {size} bytes, and not {ENTRY}: run `energize prepare` again"
+            f"{shard} has no samples in .info.json, but its index {index} has {size} "
+            f"bytes instead of {ENTRY}. Run `energize prepare` again"
         )

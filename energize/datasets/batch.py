@@ -141,9 +141,9 @@ class BatchDataset(IndexedDataset[T_batch_co]):
             names = ("level", "global_batch_size")
             argument, missing = names if level is not None else names[::-1]
             raise ConfigError(
-                f"BatchDataset: {argument} needs {missing}. Set both to level batches "
-                "within global batches; for gradient accumulation alone, use "
-                "get_loader(global_batch_size=...)"
+                f"BatchDataset: {argument} needs {missing}. Set both to level "
+                "batches within global batches. Use "
+                "get_loader(global_batch_size=...) for gradient accumulation alone"
             )
         self._set_up(
             dataset,
@@ -170,9 +170,9 @@ class BatchDataset(IndexedDataset[T_batch_co]):
         checked_function(batcher, f"{owner}: batcher")
         if generates(batcher) and not isinstance(self, FlatBatchDataset):
             raise ConfigError(
-                f"{owner}: the batcher {function_name(batcher)} is a generator "
-                "function, and may not yield here: each batch has its place in an "
-                "epoch"
+                f"{owner}: the batcher {function_name(batcher)} must not be a "
+                "generator function, as each batch has a fixed place in an epoch. "
+                "Return one batch"
             )
         self.freeze(
             [dataset],
@@ -190,14 +190,13 @@ class BatchDataset(IndexedDataset[T_batch_co]):
         ):
             raise ConfigError(
                 f"{owner}: {type(below).__name__} below levels batches of "
-                f"{below.batch_size}, and what is made here are others, of "
-                f"{batch_size}; give both one batch_size, and no batcher that yields"
+                f"{below.batch_size}, but the batches here have {batch_size}. Set "
+                "one batch_size for both, and use no batcher that yields"
             )
         if self.sized and self.size == 0 and dataset.size:
             raise ConfigError(
-                f"{owner}: the {dataset.size} items of an epoch cannot fill one batch "
-                f"of {batch_size}, and drop_last leaves it out; use a smaller "
-                "batch_size, or drop_last=False"
+                f"{owner}: the {dataset.size} items of an epoch cannot fill one "
+                f"batch of {batch_size}. Use a smaller batch_size, or drop_last=False"
             )
 
     @property

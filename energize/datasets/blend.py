@@ -360,13 +360,13 @@ class BlendDataset(MixDataset[T_co]):
             drops_out and self.stop != "first_exhausted"
         ):
             raise ConfigError(
-                "schedules, all_exhausted and max_epochs need to make schemes of their "
-                "own; give the scheme by name"
+                "schedules, all_exhausted and max_epochs need the name of a scheme, "
+                "not an object. Pass scheme='even', for example"
             )
         if self.options:
             raise ConfigError(
-                f"{sorted(self.options)} cannot be set for a scheme that is an object; "
-                "set them where it is made"
+                f"{sorted(self.options)} cannot be set for a scheme object. Set them "
+                "in the scheme object"
             )
 
     def _check_not_empty(self) -> None:
@@ -381,11 +381,11 @@ class BlendDataset(MixDataset[T_co]):
             sources = self.inputs[number].sources
             names = ", ".join(repr(source.name) for source in sources)
             raise EmptyDatasetError(
-                f"dataset {number} has weight {weight} and no items (it reads {names});"
-                " remove it, or give it weight 0"
+                f"dataset {number} has weight {weight} and no items (it reads "
+                f"{names}). Remove it, or set its weight to 0"
             )
         if not any(filled):
-            raise EmptyDatasetError("none of the datasets has items")
+            raise EmptyDatasetError("all datasets are empty")
 
     def spent(self, n: int) -> list[float]:
         """Return the cost of the first `n` items of the blend, by input.
@@ -505,8 +505,8 @@ class BlendDataset(MixDataset[T_co]):
         """
         if not isinstance(self._scheme, WeightedScheme):
             raise ConfigError(
-                "weights can change from a slot on where the scheme is given by name; "
-                "make a scheme with other weights"
+                "the weights of a scheme object cannot change at a slot. Pass the "
+                "scheme by name, or a scheme with other weights"
             )
         with raised_as(type(self).__name__):
             if isinstance(weights, Mapping | WeightScheduler):
@@ -550,11 +550,10 @@ class BlendDataset(MixDataset[T_co]):
         ends = self.stop == "all_exhausted" or any(self.max_epochs) or not self.sized
         if ends or isinstance(self.unit, ItemCost):
             raise ConfigError(
-                "target_weights make up for the shares that slots are given by, and "
-                "these are not known before where they change when a dataset is "
-                "exhausted (stop='all_exhausted', max_epochs, ends of streams), nor "
-                "with a unit that is known of items only; give sample_weight to the "
-                "datasets"
+                "target_weights need shares that are known in advance. They are not "
+                "known if a dataset can be exhausted (stop='all_exhausted', "
+                "max_epochs, ends of streams), or with a unit that is measured from "
+                "items. Set sample_weight of the datasets instead"
             )
         factors = np.array(self.corrections())
         drawn = np.array(self.shares())
@@ -563,7 +562,7 @@ class BlendDataset(MixDataset[T_co]):
         shown += ["..."] * (len(factors) > 8)
         size = 100 * float(drawn @ factors) ** 2 / squares if squares else 0.0
         text = (
-            "%s: items count by target weights, by the factors %s; the effective "
+            "%s: target weights multiply items by the factors %s. The effective "
             "sample size is "
         )
         text += "%.1f%% of the samples"

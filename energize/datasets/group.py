@@ -103,9 +103,9 @@ class GroupBatchDataset(StreamDataset[T_batch_co]):
         checked_function(sample_group_key, f"{owner}: sample_group_key")
         if generates(checked_function(batcher, f"{owner}: batcher")):
             raise ConfigError(
-                f"{owner}: batcher {function_name(batcher)} is a generator function, "
-                "and may not yield: a group gives one batch. To make several of one, "
-                "put a MapDataset over it"
+                f"{owner}: batcher {function_name(batcher)} must not be a generator "
+                "function, as a group makes one batch. Use a MapDataset above it to "
+                "make several samples of one"
             )
         if fixed_batch_size is not None:
             fixed_batch_size = checked_batch_size(
@@ -164,11 +164,11 @@ class GroupBatchDataset(StreamDataset[T_batch_co]):
         valid_sizes = [size for size in sizes if size is not None]
         if len(valid_sizes) != 1 or whole_number(valid_sizes[0], 1) is None:
             raise EncoderError(
-                f"{function_name(self.sample_group_key)} returns (group, batch size) "
-                "of a sample, where the size is a whole number from 1, or None if the "
-                "dataset has a batch size for all groups; batch_size is "
-                f"{self.fixed_batch_size}, and it returned {str(result)[:80]}\n"
-                f"  at {sample_keys_of(sample)}"
+                f"{function_name(self.sample_group_key)} must return (group, batch "
+                "size) of a sample, with a whole number >= 1 as the size, or None if "
+                "the dataset has a batch_size; batch_size is "
+                f"{self.fixed_batch_size}, got {str(result)[:80]}\n  at "
+                f"{sample_keys_of(sample)}"
             )
         return result[0], valid_sizes[0]
 

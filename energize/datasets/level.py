@@ -92,9 +92,9 @@ class LevelBufferDataset(RoundsDataset[T_co]):
         group = checked_batch_size(batch_size, "LevelBufferDataset: batch_size")
         if whole % group:
             raise ConfigError(
-                f"LevelBufferDataset: {whole} items are not a whole number of batches "
-                f"of {group}; use a size of {max(whole // group, 1) * group}, for "
-                "example"
+                f"LevelBufferDataset: {whole} items are not a multiple of the "
+                f"batches of {group}. Use a size of "
+                f"{max(whole // group, 1) * group}, for example"
             )
         self.freeze(
             [dataset],
@@ -198,13 +198,12 @@ class LevelDataset(IndexedDataset[T_co]):
         whole = checked_batch_size(global_batch_size, "LevelDataset: global_batch_size")
         if whole > _MOST:
             raise ConfigError(
-                "LevelDataset: a global batch is ordered as a whole, so it has at "
-                f"most {_MOST} samples; got global_batch_size={whole}"
+                f"LevelDataset: global_batch_size must be at most {_MOST}, got {whole}"
             )
         if whole % micro:
             raise ConfigError(
-                f"LevelDataset: a global batch of {whole} samples is not a whole "
-                f"number of micro batches of {micro}; change global_batch_size or "
+                f"LevelDataset: a global batch of {whole} samples is not a multiple "
+                f"of the micro batch of {micro}. Change global_batch_size or "
                 "batch_size"
             )
         self.freeze(
@@ -216,10 +215,9 @@ class LevelDataset(IndexedDataset[T_co]):
         )
         if not dataset.indexed:
             raise NotIndexedError(
-                f"LevelDataset: {tree.first_stream(dataset)} is read as a stream, and "
-                "what its items cost is not known before they are read; "
-                "LevelBufferDataset levels streams, some items at a time, and so does "
-                "get_train_dataset(level=ItemCost(...))"
+                f"LevelDataset: {tree.first_stream(dataset)} is a stream, so the "
+                "costs of its items are unknown before they are read. Use "
+                "LevelBufferDataset or get_train_dataset(level=ItemCost(...))"
             )
         for source in self.sources:
             self.cost.check(source)

@@ -11,7 +11,7 @@ import numpy as np
 from energize.core.arrays import FloatArray, Int64Array
 from energize.core.dataset import IndexedDataset
 from energize.core.node import Routes, Span
-from energize.core.tree import one_each
+from energize.core.tree import has_single_samples
 from energize.order.scheme import Scheme
 
 T_co = TypeVar("T_co", covariant=True)
@@ -85,7 +85,7 @@ class MixDataset(IndexedDataset[T_co]):
 
     def spans(self, n: int) -> tuple[Sequence[Span], int]:
         order = self.mix_order
-        if not order.in_sequence and not all(map(one_each, self.children)):
+        if not order.in_sequence and not all(map(has_single_samples, self.children)):
             return (), 0
         counts = order.scheme.counts(n)
         starts = np.zeros_like(counts) if order.starts is None else order.starts

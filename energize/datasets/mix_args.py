@@ -91,7 +91,7 @@ def checked_entries(
     """
     rows, names = _listed(datasets, weights)
     if not rows:
-        raise ConfigError("there are no datasets to mix")
+        raise ConfigError("the mix has no datasets. Pass at least one")
     epochs = one_per_dataset(max_epochs, names, len(rows), "max_epochs")
     targets = one_per_dataset(target_weights, names, len(rows), "target_weights")
     entries = []
@@ -104,13 +104,9 @@ def checked_entries(
             entry = entry._replace(target=target)
         entries.append(entry._replace(max_epochs=epochs[number]))
     if not any(ever_positive(entry.weight) for entry in entries):
-        raise WeightError(
-            f"all {len(entries)} weights are 0, so nothing could ever be drawn"
-        )
+        raise WeightError(f"all {len(entries)} weights are 0. Set at least one above 0")
     if not any(ever_positive(entry.loss_weight) for entry in entries):
-        raise WeightError(
-            "all target weights are 0, so nothing would count in the loss"
-        )
+        raise WeightError("all target weights are 0. Set at least one above 0")
     return entries, names
 
 
@@ -124,7 +120,7 @@ def _listed(
         return list(zip(only.values(), by_name(weights, names), strict=True)), names
     if weights is not None:
         raise WeightError(
-            "weights by name need datasets by name, {name: dataset}; or give pairs "
+            "weights by name need datasets by name. Pass {name: dataset}, or pairs "
             "(dataset, weight)"
         )
     if not isinstance(only, Iterable) or isinstance(only, Dataset):
@@ -141,9 +137,9 @@ def _checked_entry(row: Any, name: str | None, location: str) -> MixEntry:
     is_pair = isinstance(pair, tuple | list) and len(pair) == 2
     if not is_pair or not isinstance(pair[0], Dataset):
         raise WeightError(
-            f"{location} is {str(pair)[:80]!r}; give pairs (dataset, weight), in "
-            "which a list is ListSource(list), and a prepared folder "
-            "get_train_dataset(path)"
+            f"{location} is {str(pair)[:80]!r}, not a pair (dataset, weight). Pass "
+            "ListSource(list) for a list, and get_train_dataset(path) for a prepared "
+            "folder"
         )
     return MixEntry(pair[0], parse_weight(pair[1], location), name=name)
 
@@ -152,8 +148,8 @@ def _checked_target(target: Any, entry: MixEntry, location: str) -> Weight:
     weight = parse_weight(target, f"the target weight of {location}")
     if ever_positive(weight) and not ever_positive(entry.weight):
         raise WeightError(
-            f"{location} has a target weight and the weight 0, so it is never drawn; "
-            "give it a weight above 0"
+            f"{location} has a target weight, but its weight is 0. Set its weight "
+            "above 0"
         )
     return weight
 
@@ -184,7 +180,7 @@ def one_per_dataset(
     if isinstance(value, list | tuple | np.ndarray):
         if len(value) != count:
             raise ConfigError(
-                f"{argument}: {len(value)} values are given for {count} datasets"
+                f"{argument}: {len(value)} values were passed for {count} datasets"
             )
         return list(value)
     return [value] * count
@@ -195,11 +191,13 @@ def by_name(weights: object, names: Sequence[str]) -> list[Any]:
     named = weights.schedules() if isinstance(weights, WeightScheduler) else weights
     if not isinstance(named, Mapping):
         raise WeightError(
-            "datasets given by name need weights={name: weight}, or a WeightScheduler; "
-            f"got {weights!r}"
+            "datasets by name need weights={name: weight} or a WeightScheduler, got "
+            f"{weights!r}"
         )
     if difference := describe_differences(names, named):
-        raise WeightError(f"the weights do not name the datasets: {difference}")
+        raise WeightError(
+            f"the names of the weights differ from the datasets: {difference}"
+        )
     return [named[name] for name in names]
 
 
@@ -216,8 +214,8 @@ def limited_entries(
     bounded = min_share is not None or max_share is not None
     if bounded and numbers_only(weights) is None:
         raise ConfigError(
-            "min_share and max_share need weights that are numbers; keep a schedule "
-            "within limits at its points"
+            "min_share and max_share need weights that are numbers. Limit the points "
+            "of a schedule instead"
         )
     changed = _tempered(weights, exponent)
     if bounded:
@@ -259,13 +257,11 @@ def checked_targets(
         max_correction is not None
         and checked_factor(max_correction, "max_correction") < 1
     ):
-        raise WeightError(f"max_correction is a factor from 1 up; got {max_correction}")
+        raise WeightError(f"max_correction must be a number >= 1, got {max_correction}")
     if any(entry.target is not None for entry in entries):
         return tuple(entry.loss_weight for entry in entries)
     if max_correction is not None:
-        raise ConfigError(
-            "max_correction limits what target_weights do, and there are none"
-        )
+        raise ConfigError("max_correction needs target_weights. Set both or neither")
     return None
 
 
@@ -283,20 +279,19 @@ def check_scheme_object(scheme: Any, names: Sequence[str | None]) -> None:
     methods = (getattr(scheme, name, None) for name in ("counts", "locate"))
     if isinstance(scheme, type) or not all(map(callable, methods)):
         raise ConfigError(
-            f"a scheme is a name or an object with counts and locate; got {scheme!r}"
+            f"scheme must be a name or an object with counts and locate, got {scheme!r}"
         )
     sources = len(scheme.counts(0))
     if sources != len(names):
         raise ConfigError(
-            f"the scheme is for {sources} sources, but there are {len(names)} datasets"
+            f"the scheme has {sources} sources, but the mix has {len(names)} datasets"
         )
     # A scheme numbers its sources: by name, these are the datasets in their order.
     scheme_names = getattr(scheme, "names", None)
     if scheme_names and all(names) and scheme_names != names:
         raise WeightError(
-            f"the scheme is over the sources {', '.join(scheme_names)}, and the "
-            f"datasets are {', '.join(map(str, names))}; give both the same names in "
-            "one order"
+            f"the scheme has the sources {', '.join(scheme_names)}, but the datasets "
+            f"are {', '.join(map(str, names))}. Use the same names in the same order"
         )
 
 
@@ -323,7 +318,10 @@ def merged_entries(entries: Sequence[MixEntry], owner: str) -> list[MixEntry]:
         distinct[key] = first._replace(weight=total, target=target)
         names = ", ".join(source.name for source in entry.dataset.sources)
         _log.info(
-            "%s: %s is listed twice; it is read as one, weight %s", owner, names, total
+            "%s: %s is listed twice and is read once, with weight %s",
+            owner,
+            names,
+            total,
         )
     return list(distinct.values())
 
@@ -398,7 +396,7 @@ def checked_streams(streams: Sequence[Any]) -> list[tuple[Dataset[Any], Quota]]:
     if isinstance(only, Iterable) and not is_stream:
         rows = list(only)
     if not rows:
-        raise ConfigError("there are no streams to read")
+        raise ConfigError("the mix has no streams. Pass at least one")
     return [_checked_stream(row, f"stream {number}") for number, row in enumerate(rows)]
 
 
@@ -406,15 +404,16 @@ def _checked_stream(row: Any, location: str) -> tuple[Dataset[Any], Quota]:
     dataset, quota = row if _has_quota(row) else (row, None)
     if not isinstance(dataset, Dataset):
         raise ConfigError(
-            f"{location} is a dataset, or a pair (dataset, Quota(...)); got "
+            f"{location} must be a dataset or a pair (dataset, Quota(...)), got "
             f"{str(row)[:80]!r}"
         )
     is_endless = dataset.sized and dataset.size == INFINITE
     if is_endless or not dataset.indexed:
         reason = "never ends" if is_endless else "can only be read as a stream"
         raise NotIndexedError(
-            f"{location} ({type(dataset).__name__}) {reason}, so a quota of it means "
-            "nothing; blend it by weight, or cut what never ends with EpochizeDataset"
+            f"{location} ({type(dataset).__name__}) {reason}, so it cannot have a "
+            "quota. Blend it by weight, or limit an endless dataset with "
+            "EpochizeDataset"
         )
     return dataset, quota or Quota()
 

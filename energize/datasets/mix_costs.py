@@ -62,9 +62,8 @@ def checked_unit(unit: UnitArgument | None, options: Mapping[str, Any]) -> Unit 
         is_function = callable(unit) and not isinstance(unit, type)
         if not isinstance(unit, str) and not is_function:
             raise ConfigError(
-                "unit is 'samples', the name of a column of the sources, a function "
-                "of columns, or an ItemCost of items as they are read; got "
-                f"{str(unit)[:80]!r}"
+                "unit must be 'samples', the name of a column, a function of "
+                f"columns, or an ItemCost, got {str(unit)[:80]!r}"
             )
         unit = ColumnCost(unit)
     _check_options(unit, options)
@@ -85,10 +84,9 @@ def _check_options(unit: Unit, options: Mapping[str, Any]) -> None:
             )
         if isinstance(unit, ColumnCost):
             raise ConfigError(
-                f"{name}={value!r} ends a blend, and a blend with "
-                f"unit={_unit_name(unit)} never ends, as each epoch would have another "
-                "number of items. Limit the steps of the run, or use "
-                "unit=ItemCost(...)"
+                f"{name}={value!r} ends a blend, but a blend with "
+                f"unit={_unit_name(unit)} never ends. Limit the steps of the run, or "
+                "use unit=ItemCost(...)"
             )
 
 

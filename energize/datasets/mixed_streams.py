@@ -160,8 +160,8 @@ class MixedStream(LaneStream[T]):
             self._rejected += 1
             if self._rejected >= MAX_ATTEMPTS:
                 raise SubstitutionError(
-                    f"{label_of(self._datasets[source])}: {self._rejected} items in a "
-                    f"row were left out, the last one as {reason}"
+                    f"{label_of(self._datasets[source])}: {self._rejected} "
+                    f"consecutive items were left out, the last one because {reason}"
                 ) from None
             return False
         self._rejected = 0
@@ -183,8 +183,9 @@ class MixedStream(LaneStream[T]):
         tolerated = left_out and (self.may_be_empty or dataset.sized)
         if not self.seen[source] and not tolerated:
             raise EmptyDatasetError(
-                f"{self.mix.names[source]!r} has no items: {label_of(dataset)} gave "
-                "none in a whole pass. Remove it from the mix, or give it weight 0"
+                f"{self.mix.names[source]!r} has no items: {label_of(dataset)} "
+                "returned none in a whole pass. Remove it from the mix, or set its "
+                "weight to 0"
             )
         self.slots.exhausted(left_out=left_out)
         self._over = len(all_left_out) == len(self._datasets) or self.ends_after(source)
@@ -251,7 +252,8 @@ class SchemeSlots:
             slots = numbers_field(state, "left_out_at", sources, least=_STAYS)
         if max(slots) > self._position:
             raise StateError(
-                f"the saved state's 'left_out_at' names slots to come: {slots[:20]}"
+                "the saved state's 'left_out_at' has slots after its position: "
+                f"{slots[:20]}"
             )
         for slot, source in sorted((slot, i) for i, slot in enumerate(slots)):
             if slot != _STAYS:

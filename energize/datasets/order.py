@@ -32,7 +32,7 @@ from energize.core.stream import (
     LimitStream,
     Opening,
 )
-from energize.core.tree import one_each
+from energize.core.tree import has_single_samples
 from energize.datasets.mix import MixDataset, MixOrder
 from energize.datasets.transform import with_equal_weighing
 from energize.errors import ConfigError, NotIndexedError
@@ -54,7 +54,7 @@ def cut_epochs(
             epoch starts at the first item.
     """
     epochs, rest = divmod(n, max(size, 1))
-    if not stride or one_each(dataset.children[0]):  # any items are as many
+    if not stride or has_single_samples(dataset.children[0]):  # any items are as many
         return [Span(0, 0, size, epochs), Span(0, 0, rest)], n
     starts = range(0, epochs * stride, stride)
     whole = [Span(0, start, start + size) for start in starts]
@@ -87,14 +87,16 @@ class ConcatDataset(MixDataset[T_co]):
         self, *datasets: Dataset[T_co], worker_config: WorkerConfig | None = None
     ) -> None:
         if not datasets:
-            raise ConfigError("ConcatDataset: there are no datasets to concatenate")
+            raise ConfigError(
+                "ConcatDataset: the list of datasets is empty. Pass at least one"
+            )
         self.freeze(with_equal_weighing(datasets), worker_config)
         for number, (dataset, _) in enumerate(pairwise(self.inputs)):
             if dataset.sized and dataset.size == INFINITE:
                 raise ConfigError(
-                    f"ConcatDataset: dataset {number} ({type(dataset).__name__}) never "
-                    "ends, so the ones after it are never reached; pass repeat=False, "
-                    "or cut it with LimitDataset"
+                    f"ConcatDataset: dataset {number} ({type(dataset).__name__}) "
+                    "never ends, so the datasets after it are never read. Pass "
+                    "repeat=False, or limit it with LimitDataset"
                 )
 
     @cached_property
@@ -178,8 +180,8 @@ def _check_repeats(repeats: float) -> None:
     is_number = isinstance(repeats, int | float) and not isinstance(repeats, bool)
     if not (is_number and math.isfinite(repeats) and repeats > 0):
         raise ConfigError(
-            "RepeatDataset: repeats is a number above 0, or None for ever; got "
-            f"{repeats!r}"
+            "RepeatDataset: repeats must be a number > 0, or None for an endless "
+            f"dataset, got {repeats!r}"
         )
 
 
@@ -224,14 +226,14 @@ class RepeatDataset(IndexedDataset[T_co]):
         self.freeze([dataset], worker_config, ignored, repeats=repeats)
         if not dataset.indexed and repeats is not None and repeats != int(repeats):
             raise NotIndexedError(
-                f"RepeatDataset: {repeats} passes over a stream end within a pass, "
-                "whose length is not known; give a whole number of passes, or none to "
-                "repeat it for ever"
+                f"RepeatDataset: {repeats} passes over a stream end within a pass of "
+                "unknown length. Pass a whole number of passes, or None for an "
+                "endless dataset"
             )
         if dataset.indexed and self.size == 0:
             raise ConfigError(
-                f"RepeatDataset: {repeats} passes over {dataset.size} items leave no "
-                "item"
+                f"RepeatDataset: {repeats} passes over {dataset.size} items result "
+                "in no items"
             )
 
     @cached_property
@@ -335,19 +337,18 @@ class ShuffleDataset(IndexedDataset[T_co]):
         if not dataset.indexed:
             raise NotIndexedError(
                 "ShuffleDataset needs random access to its input, and "
-                f"{tree.first_stream(dataset)} can only be read as a stream; shuffle "
-                "what it reads instead"
+                f"{tree.first_stream(dataset)} can only be read as a stream. Shuffle "
+                "its inputs instead"
             )
         if self.size == INFINITE:
             raise ConfigError(
-                "ShuffleDataset: the input never ends, and an endless dataset cannot "
-                "be permuted; shuffle its finite parts before they are repeated or "
-                "blended"
+                "ShuffleDataset: the input never ends, so it cannot be shuffled. "
+                "Shuffle its finite parts before you repeat or blend them"
             )
         if self.size * max(over_epochs, 1) >= INFINITE // 2:
             raise ConfigError(
                 f"ShuffleDataset: over_epochs={reprlib.repr(over_epochs)} of "
-                f"{self.size} samples are more than can be counted; shuffle fewer "
+                f"{self.size} samples are more than the maximum. Shuffle fewer "
                 "epochs together"
             )
 
@@ -419,8 +420,8 @@ class EpochizeDataset(IndexedDataset[T_co]):
     ) -> None:
         if (length is None) == (num_epochs is None):
             raise ConfigError(
-                "EpochizeDataset: give either length (items per epoch) or num_epochs "
-                f"(passes over the dataset); got length={length!r}, "
+                "EpochizeDataset needs either length (items per epoch) or num_epochs "
+                f"(passes over the dataset), got length={length!r}, "
                 f"num_epochs={num_epochs!r}"
             )
         if num_epochs is not None:

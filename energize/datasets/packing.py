@@ -117,9 +117,9 @@ class PackingDataset(RoundsDataset[T_pack_co]):
             checked_function(function, f"PackingDataset: {name}")
             if name != "final_packer" and generates(function):
                 raise ConfigError(
-                    f"PackingDataset: {name} {function_name(function)} is a generator "
-                    "function; only final_packer may yield. To make several samples "
-                    "of one before they are packed, use a MapDataset below"
+                    f"PackingDataset: {name} {function_name(function)} must not be a "
+                    "generator function, only final_packer may yield. Use a "
+                    "MapDataset below to make several samples of one"
                 )
         self.freeze(
             [dataset],
@@ -190,7 +190,7 @@ class PackingDataset(RoundsDataset[T_pack_co]):
             raise self._not_packs(f"a {type(selected).__name__}")
         used = {id(sample) for pack in selected for sample in pack}
         if not used <= buffered.keys():
-            raise self._not_packs("samples that it was not given")
+            raise self._not_packs("samples that are not in its input")
         if len(used) < len(buffered):
             text = (
                 f"left out {len(buffered) - len(used)} of {len(buffered)} samples: "
@@ -202,10 +202,9 @@ class PackingDataset(RoundsDataset[T_pack_co]):
 
     def _not_packs(self, returned: str) -> EncoderError:
         return EncoderError(
-            f"{function_name(self.pre_packer)} returns a list of lists of the samples "
-            f"that it was given, those that belong together; it returned {returned}. "
-            "Change samples in the function that makes one of a list, or in the one "
-            "for each of its samples"
+            f"{function_name(self.pre_packer)} must return a list of lists of its "
+            f"input samples, got {returned}. Change samples in the final packer or "
+            "the sample encoder"
         )
 
     def _encoded(self, pack: list[RoundItem], reading: ReadContext) -> list[Any]:

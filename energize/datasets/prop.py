@@ -82,7 +82,9 @@ def by_property(
     """
     datasets = [dataset] if isinstance(dataset, Dataset) else list(dataset)
     if not datasets:
-        raise ConfigError("by_property: there are no datasets to mix")
+        raise ConfigError(
+            "by_property: the list of datasets is empty. Pass at least one"
+        )
     for part in datasets:
         _check_one_by_one(part)
     sources = [source for part in datasets for source in part.sources]
@@ -103,7 +105,7 @@ def by_property(
 def _check_one_by_one(dataset: Dataset[Any]) -> None:
     if not isinstance(dataset, Dataset):
         raise ConfigError(
-            f"by_property: {str(dataset)[:80]!r} is no dataset; a list becomes one in "
+            f"by_property: {str(dataset)[:80]!r} is not a dataset. Wrap a list in "
             "ListSource"
         )
     if isinstance(dataset, Source):
@@ -111,9 +113,9 @@ def _check_one_by_one(dataset: Dataset[Any]) -> None:
     if not isinstance(dataset, _ONE_BY_ONE):
         kinds = ", ".join(node_type.__name__ for node_type in _ONE_BY_ONE)
         raise ConfigError(
-            f"by_property: the samples of a {type(dataset).__name__} are not taken one "
-            "by one, so it cannot be split by what they are; split what it reads from "
-            f"(sources, and {kinds} over them), and give the mix to "
+            f"by_property: the samples of a {type(dataset).__name__} cannot be read "
+            "one by one, so it cannot be split by a property. Split its inputs "
+            f"(sources, and {kinds} over them), and pass the mix to "
             f"{type(dataset).__name__}"
         )
     for child in dataset.inputs:

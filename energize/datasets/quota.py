@@ -305,7 +305,7 @@ class ComposedSamples(QuotaDataset[T_co]):
                 "'stratified' batches of %d hold less than half a sample of some "
                 "streams, which "
             )
-            text += "come in some batches only: %s; use larger batches"
+            text += "are only in some batches: %s. Use larger batches"
             _log.warning(text, self.global_batch_size, shown)
 
 

@@ -136,8 +136,8 @@ def keyed_by(dataset: Dataset[Any], purpose: str, *origins: Origin) -> int:
 def no_result_error(dataset: Dataset[Any], items: int) -> EmptyDatasetError:
     """Return the error for a number of items in a row without a result."""
     return EmptyDatasetError(
-        f"{label_of(dataset)}: nothing was made of {items} items in a row. Check what "
-        f"its functions leave out ({functions_of(dataset)})"
+        f"{label_of(dataset)}: {items} consecutive items were left out. Check its "
+        f"functions ({functions_of(dataset)})"
     )
 
 

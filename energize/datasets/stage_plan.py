@@ -154,7 +154,7 @@ class StagePlan(Generic[D]):
         items = max(self.first_items[-1], self.total_items or 0)
         if items > _MOST_ITEMS:
             raise ConfigError(
-                f"the stages take {items:,} items, more than 2**62; give fewer steps"
+                f"the stages take {items:,} items, more than 2**62. Set fewer steps"
             )
 
     def at(self, step: int) -> Stage[D]:
@@ -223,12 +223,14 @@ def _with_default(
 def _listed(stages: Iterable[Stage[D]], default: Stage[D] | None) -> list[Stage[D]]:
     """Return the stages as a list; raise `ConfigError` for anything else."""
     if isinstance(stages, Stage | Mapping) or not isinstance(stages, Iterable):
-        raise ConfigError(f"StagePlan: stages are a list of Stage(...); got {stages!r}")
+        raise ConfigError(
+            f"StagePlan: stages must be a list of Stage(...), got {stages!r}"
+        )
     listed = list(stages)
     for stage in listed if default is None else [*listed, default]:
         if not isinstance(stage, Stage):
             raise ConfigError(
-                f"StagePlan: stages are a list of Stage(...); got {stage!r}"
+                f"StagePlan: stages must be a list of Stage(...), got {stage!r}"
             )
     return listed
 
@@ -236,7 +238,8 @@ def _listed(stages: Iterable[Stage[D]], default: Stage[D] | None) -> list[Stage[
 def _ended(stage: Stage[D], end: int | None) -> Stage[D]:
     if stage.end_step is not None and end is not None and stage.end_step > end:
         _log.warning(
-            "%s ends at step %d, but training ends after %d steps; it is cut there",
+            "%s ends at step %d, but training ends after %d steps, so the stage is "
+            "cut there",
             *(stage_label(stage), stage.end_step, end),
         )
     return replace(stage, end_step=end)
@@ -260,23 +263,23 @@ def _faults_of_stages(
         owner = stage.location or f"the stage that starts at step {stage.start_step}"
         if owners.setdefault(str(stage.name), owner) != owner:
             yield (
-                f"{stage_label(stage)}: the name is taken by {owners[stage.name]}; "
-                "rename yours"
+                f"{stage_label(stage)}: the name is taken by {owners[stage.name]}. "
+                "Rename one of them"
             )
 
 
 def _faults_of_stage(stage: Stage[Any]) -> Iterator[str]:
     label = stage_label(stage)
     if not isinstance(stage.name, str) or not stage.name.strip():
-        yield f"{label}: a stage has a name that is not empty; got {stage.name!r}"
+        yield f"{label}: name must be a non-empty text, got {stage.name!r}"
     start = whole_number(stage.start_step, 0) or 0
     for name, least in (_LEAST | {"end_step": start + 1}).items():
         value = getattr(stage, name)
         optional = value is None and name not in {"start_step", "items_per_step"}
         if not optional and whole_number(value, least) is None:
-            yield f"{label}: {name} is a whole number, {least} or more; got {value!r}"
+            yield f"{label}: {name} must be a whole number >= {least}, got {value!r}"
     if not isinstance(stage.batch, Mapping):
-        yield f"{label}: batch is a mapping of settings; got {stage.batch!r}"
+        yield f"{label}: batch must be a mapping of settings, got {stage.batch!r}"
 
 
 def _faults_of_order(
@@ -284,14 +287,12 @@ def _faults_of_order(
 ) -> Iterator[str]:
     """Yield the faults of sorted stages as a whole, and of an unused default."""
     if not stages:
-        yield (
-            "there are no stages, and no default to train on instead; give one of them"
-        )
+        yield "stages and default are missing. Set one of them"
         return
     if unused is not None:
         yield (
             f"{stage_label(unused)} would never run: {stage_label(stages[0])} starts "
-            "at step 0; leave it out"
+            "at step 0. Remove it"
         )
     previous = None
     for stage in stages:
@@ -323,7 +324,7 @@ def _faults_between(
     if end < start:
         yield (
             f"steps {end} to {start} belong to no stage: "
-            f"{_border(previous, stage, start)}. Leave end_step out, or give a default "
+            f"{_border(previous, stage, start)}. Remove end_step, or set a default "
             "for the steps before the first stage"
         )
     elif end > start and stage is not None:

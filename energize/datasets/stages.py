@@ -83,7 +83,7 @@ class _StageLog:
         else:
             old = reports[self._stage]
             new = reports[stage]
-            changed = "; ".join(changes(old, new)) or "nothing changes but the name"
+            changed = "; ".join(changes(old, new)) or "only the name changes"
             _log.info(
                 "data stages: step %s: %r -> %r: %s",
                 step,
@@ -150,14 +150,14 @@ class StagedDataset(MixDataset[T_co]):
     ) -> None:
         if not isinstance(plan, StagePlan):
             raise ConfigError(
-                f"StagedDataset reads a StagePlan; got {type(plan).__name__}"
+                f"StagedDataset: plan must be a StagePlan, got {type(plan).__name__}"
             )
         for stage in plan.stages:
             if not isinstance(stage.dataset, Dataset):
                 raise ConfigError(
-                    f"StagedDataset: {stage_label(stage)} reads from a dataset; got "
-                    f"{type(stage.dataset).__name__} {str(stage.dataset)[:80]!r}; wrap "
-                    "an object that has __len__ and __getitem__ in SequenceSource"
+                    f"StagedDataset: {stage_label(stage)} must have a dataset, got "
+                    f"{type(stage.dataset).__name__} {str(stage.dataset)[:80]!r}. "
+                    "Wrap an object with __len__ and __getitem__ in SequenceSource"
                 )
         self.freeze(
             inputs=with_equal_weighing(stage.dataset for stage in plan.stages),
@@ -172,10 +172,9 @@ class StagedDataset(MixDataset[T_co]):
                 )
             if self.carry_over and not dataset.indexed:
                 raise NotIndexedError(
-                    f"StagedDataset: stage {name!r} is a stream, and what a stream "
-                    "takes of its sources is not known before it is read; pass "
-                    "carry_over=False to start every stage at the beginning of its "
-                    "dataset"
+                    f"StagedDataset: stage {name!r} is a stream, so its position in "
+                    "the sources is unknown in advance. Pass carry_over=False to "
+                    "start every stage at the beginning of its dataset"
                 )
 
     @property
@@ -348,9 +347,9 @@ def _check_stage(plan: StagePlan[Any], state: State) -> None:
     if (expected_index, stage.name) != (index, name):
         raise StateMismatchError(
             f"the saved state was in stage {name!r}, number {index} of its plan "
-            f"counted from 0, when {position} items were read; in this plan the item "
-            f"before belongs to stage {stage.name!r}, number {expected_index}. Stages "
-            "may be changed only after the position of a state"
+            f"counted from 0, after {position} items, but in this plan the item "
+            f"before belongs to stage {stage.name!r}, number {expected_index}. "
+            "Change only stages after the position of the state"
         )
 
 

@@ -296,7 +296,7 @@ class BaseWebdatasetFactory(_Factory[T_co], WebdatasetPreparator):
         self.split_part = split_part
         if not isinstance(getattr(self, "__sample_type__", None), type):
             raise ConfigError(
-                f"{type(self).__name__} has no __sample_type__: set it to the type of "
+                f"{type(self).__name__} has no __sample_type__. Set it to the type of "
                 "samples that load_sample makes"
             )
         seed = worker_config.seed_offset
@@ -376,8 +376,8 @@ class DefaultGenericWebdatasetFactory(BaseWebdatasetFactory[T_co]):
             raise UntrustedCodeError(
                 f"{owner}: sample_loader={sample_loader!r} or "
                 f"part_filter={part_filter!r} names a file of the data folder, which "
-                "is not run here; give the function, or let "
-                "get_dataset_from_config(..., trust_code=[folder]) read it"
+                "is not trusted. Pass the function, or use "
+                "get_dataset_from_config(..., trust_code=[folder])"
             )
         if sample_loader is not None and part_filter is None:
             raise ConfigError(
@@ -449,7 +449,7 @@ def _accessed(decoded: Mapping[str, Any], access: str, field: str) -> Any:
         if access_path.part in decoded:
             return access_path.within(decoded[access_path.part])
     raise DataError(
-        f"{decoded['__key__']}: there is no part {access!r} for the field {field!r}"
+        f"{decoded['__key__']}: the part {access!r} for the field {field!r} is missing"
     )
 
 
@@ -521,9 +521,9 @@ class _Older(DefaultDecoderWebdatasetFactory[T_co]):
 
     def __init__(self, path: str | os.PathLike[str], **kwargs: Any) -> None:
         warnings.warn(
-            f"{type(self).__name__} is deprecated: use StandardWebdatasetFactory(..., "
-            f"sample_type={self.__sample_type__.__name__}); in dataset.yaml, put "
-            "sample_type in place of __module__ and __class__",
+            f"{type(self).__name__} is deprecated. Use StandardWebdatasetFactory(..., "
+            f"sample_type={self.__sample_type__.__name__}). In dataset.yaml, replace "
+            "__module__ and __class__",
             FutureWarning,
             stacklevel=2,
         )
@@ -711,12 +711,12 @@ def get_dataset_from_config(
         raise ConfigError(
             f"{path}: dataset_config={dataset_config!r} and "
             f"split_config={split_config!r} name files of a prepared folder, and this "
-            "is a file of JSON lines, which has none"
+            "is a file of JSON lines. Leave them out"
         )
     if sample_type is not None and not issubclass(leaf.sample_class, sample_type):
         raise ConfigError(
-            f"{path}: its samples are of type {leaf.sample_class.__name__}, and "
-            f"sample_type asks for {sample_type.__name__}"
+            f"{path}: its samples are of type {leaf.sample_class.__name__}, not of "
+            f"sample_type={sample_type.__name__}"
         )
     defaults = {"split_part": "train", "shuffle_over_epochs": 1, **leaf.config.options}
     names = ("shuffle_over_epochs", "max_samples_per_sequence")

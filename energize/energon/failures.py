@@ -57,8 +57,8 @@ class HandlerPolicy(FailurePolicy):
         super().__post_init__()
         if self.handler is not None and self.on_error != "raise":
             raise ConfigError(
-                f"on_error={self.on_error!r} is given, and the worker config has a "
-                "global_error_handler; give one of the two"
+                f"both on_error={self.on_error!r} and global_error_handler of the "
+                "worker config are set. Set one of the two"
             )
 
     def check(self, failed: Failed) -> None:
@@ -80,8 +80,8 @@ class HandlerPolicy(FailurePolicy):
             raise error
         if isinstance(cause, _PROGRAM_ERRORS) or failed_allocation(cause) is not None:
             raise FatalSampleError(
-                f"{error}\n  (a {type(cause).__name__} is no fault of a sample, so no "
-                "handler was asked)"
+                f"{error}\n  (a {type(cause).__name__} is not a fault of a sample, so "
+                "no handler was called)"
             ) from cause
         try:
             self.handler(cause, error.sample, sources_of(error.sample))

@@ -60,7 +60,7 @@ class DuplicateSampleKeyError(PrepareError, RuntimeError):
 
     def __init__(self, sample_key: str) -> None:
         super().__init__(
-            f"two samples have the key {sample_key!r}; give each a key of its own"
+            f"two samples have the key {sample_key!r}. Use a different key for each"
         )
         self.sample_key = sample_key
 
@@ -128,7 +128,7 @@ class SqliteIndexWriter(AbstractContextManager["SqliteIndexWriter"]):
     def _open(self) -> sqlite3.Connection:
         if self.db is None:
             raise ConfigError(
-                f"the writer of {self.sqlite_path} was closed; make another one"
+                f"the writer of {self.sqlite_path} is closed. Create a new one"
             )
         return self.db
 

@@ -148,9 +148,7 @@ class DatasetLoaderInterface(ABC):
         """
         names = list(self.splits) if split_part is None else [split_part]
         if not names:
-            raise ConfigError(
-                "a single dataset has no splits to go through; give a split_part"
-            )
+            raise ConfigError("a single dataset needs a split_part. Pass split_part")
         leaves = [
             leaf for name in names for leaf in every_leaf(self.node(name, entry_of()))
         ]
@@ -315,8 +313,8 @@ def load_dataset(
         file = read_metadataset(path)
         if kwargs:
             raise ConfigError(
-                f"{file.file}: {', '.join(kwargs)} are settings of single datasets; a "
-                "metadataset has them in its entries"
+                f"{file.file}: {', '.join(kwargs)} are settings of single datasets. "
+                "Set them in the entries of the metadataset"
             )
         return (Metadataset if file.older else MetadatasetV2)(file.file, file)
     folder = os.fspath(cast("str", path))
@@ -325,8 +323,8 @@ def load_dataset(
     if not path_of(folder).exists():
         raise DatasetNotFoundError(f"{folder} {absent(folder)}")
     raise NotPreparedError(
-        f"{folder} is no metadataset .yaml, no .jsonl file and no prepared folder; "
-        f"prepare it with: energize prepare {folder}"
+        f"{folder} is not a metadataset .yaml, a .jsonl file or a prepared folder. "
+        f"Prepare it with: energize prepare {folder}"
     )
 
 

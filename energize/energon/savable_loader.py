@@ -152,7 +152,7 @@ class EnergonLoader(loaders.SavableDataLoader[T], DataLoader[T]):  # type: ignor
                 raise mismatch from None
             # The remedy of the message is what was done here.
             difference = str(mismatch).partition("\nBuild ")[0]
-            _log.warning("the state goes on in a mix that was changed: %s", difference)
+            _log.warning("the state resumes in a changed mix: %s", difference)
 
     restore_state_rank = load_state_dict
 
@@ -182,7 +182,7 @@ def _under_names(node: Any, named: Mapping[Any, Any]) -> Any:
         for name, identity in named.items():
             other = node.called(str(name))
             if identity and other.identity.startswith(identity):
-                text = "the folder %s goes on as %r, which it was called"
+                text = "the folder %s resumes as %r, its earlier name"
                 _log.warning(text, node.location, name)
                 return other
     return node

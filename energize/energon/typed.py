@@ -56,7 +56,7 @@ class JsonParser:
             )
         except (TypeError, ValueError) as reason:
             raise JsonValueError(
-                f"{raw_data!r} is no {inst_type}: {reason}"
+                f"{raw_data!r} is not a valid {inst_type}: {reason}"
             ) from reason
 
     def raw_to_instance(self, raw_data: Mapping[str, Any], default_type: type[T]) -> T:
@@ -80,12 +80,12 @@ class JsonParser:
             named_class = getattr(sys.modules.get(module), name, None)
             if not isinstance(named_class, type):
                 raise JsonValueError(
-                    f"{module} has no class {name!r}; import the module first"
+                    f"{module} has no class {name!r}. Import the module first"
                 )
             if default_type is object or not issubclass(named_class, default_type):
                 wanted = default_type.__name__
                 raise JsonValueError(
-                    f"{module}.{name} is no {wanted}, which is asked for; name one"
+                    f"{module}.{name} is not a {wanted}. Name a {wanted}"
                 )
             target = named_class
         if is_dataclass(target) or hasattr(target, "_fields"):

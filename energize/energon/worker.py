@@ -110,7 +110,7 @@ class EnergonWorkerConfig(lanes.WorkerConfig):
         if is_url(worker_debug_path):
             raise ConfigError(
                 f"worker_debug_path: {path_of(str(worker_debug_path))} is in a remote "
-                "store, which cannot append lines; name a local file"
+                "store, which cannot append lines. Pass a local file"
             )
         object.__setattr__(self, "worker_debug_path", worker_debug_path)
         object.__setattr__(self, "worker_log_level", worker_log_level)

@@ -472,7 +472,7 @@ class _Cache:
         if not self._warned and not self._closed:
             self._warned = True
             _log.warning(
-                "%s: files are read from where they are, without the cache", reason
+                "%s: files are read from their place, without the cache", reason
             )
 
 
@@ -497,8 +497,8 @@ def _create_folder(parent: Path) -> tuple[Path, int]:
         return folder.rename(parent / folder.name.replace(_NEW, _LOCKED, 1)), lock
     except OSError as reason:
         raise ConfigError(
-            f"no folder for a cache can be made below {parent}: {reason.strerror}; "
-            "give a parent_cache_dir on a local disk that can be written to"
+            f"cannot create a cache folder in {parent}: {reason.strerror}. Set "
+            "parent_cache_dir to a folder on a writable local disk"
         ) from reason
 
 

@@ -50,7 +50,7 @@ class LedgerLog(ABC):
         owner = type(self).__name__
         if not isinstance(loader, Loader):
             raise ConfigError(
-                f"{owner} reports of a Loader of get_loader; got {loader!r:.80}"
+                f"{owner} needs a Loader of get_loader, got {loader!r:.80}"
             )
         self._loader = loader
         self._all_ranks = all_ranks
@@ -83,8 +83,7 @@ class TensorBoardLedger(LedgerLog):
         super().__init__(loader, **options)
         if not callable(getattr(writer, "add_scalar", None)):
             raise ConfigError(
-                "TensorBoardLedger writes to a torch.utils.tensorboard.SummaryWriter; "
-                "got "
+                "TensorBoardLedger needs a torch.utils.tensorboard.SummaryWriter, got "
                 f"{writer!r}"
             )
         self.writer = writer
@@ -120,8 +119,8 @@ class WandbLedger(LedgerLog):
         self._commit = commit
         if not callable(getattr(self.run, "log", None)):
             raise ConfigError(
-                f"WandbLedger logs to a run, and none has begun (got {self.run!r}): "
-                "call wandb.init() first, or give the run that it returns"
+                f"WandbLedger needs a started run, got {self.run!r}. Call wandb.init() "
+                "first, or pass the run that it returns"
             )
 
     def write(self, numbers: Mapping[str, float], step: int) -> None:
@@ -208,7 +207,7 @@ def lightning_ledger(
             if len(read) != 1:
                 raise ConfigError(
                     f"lightning_ledger: the trainer reads from {len(read)} loaders of "
-                    "energize; say which is meant: lightning_ledger(loader)"
+                    "energize. Pass one: lightning_ledger(loader)"
                 )
             self._log = _ToLoggers(
                 read[0], every=every, all_ranks=all_ranks, prefix=prefix

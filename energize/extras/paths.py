@@ -49,7 +49,7 @@ def _normalized_url(text: str, protocol: re.Match[str]) -> str:
     inside = normpath(inside)
     root = f"{protocol[0]}{store}"
     if inside.startswith(".."):
-        raise ConfigError(f"{text} leads out of {root}; write where it lies")
+        raise ConfigError(f"{text} is outside of {root}. Pass a path inside it")
     return root if inside == "." else f"{root}/{inside}"
 
 
@@ -65,7 +65,7 @@ def _check_protocol(text: str, protocol: str) -> None:
             raise ConfigError(message) from error
         library = library or "the library it names"
         raise ConfigError(
-            f"{text}: {error}; install it: pip install {library}"
+            f"{text}: {error}. Install it with: pip install {library}"
         ) from error
 
 
@@ -102,7 +102,7 @@ class EPath(ProxyUPath, os.PathLike[str]):
         text = check_path(str(initial_path))
         if text.startswith("rclone://"):
             warnings.warn(
-                "rclone:// is deprecated; write msc://", FutureWarning, stacklevel=2
+                "rclone:// is deprecated. Use msc://", FutureWarning, stacklevel=2
             )
             text = text.replace("rclone", "msc", 1)
         if text.startswith("dss://"):
@@ -137,7 +137,7 @@ class EPath(ProxyUPath, os.PathLike[str]):
         """
         folder = f"{str(other).rstrip('/')}/"
         if not f"{self}/".startswith(folder):
-            raise ConfigError(f"{self} does not lie below {other}")
+            raise ConfigError(f"{self} is not below {other}")
         return str(self)[len(folder) :]
 
     def is_local(self) -> bool:
@@ -150,7 +150,7 @@ class EPath(ProxyUPath, os.PathLike[str]):
         """
         if not self.is_local():
             raise ConfigError(
-                f"{self} is not a local path; open it with its own methods"
+                f"{self} is not a local path. Open it with its own methods"
             )
         return Path(str(self))
 
@@ -208,7 +208,7 @@ class EPath(ProxyUPath, os.PathLike[str]):
         same = self.is_local() and target.is_local() and target.exists()
         if self == target or (same and os.path.samefile(self, target)):
             raise ConfigError(
-                f"{self} cannot be copied to {target}: that is the file itself"
+                f"{self} cannot be copied to {target}: both are the same file"
             )
         with self.open("rb") as source, target.open("wb") as output:
             shutil.copyfileobj(source, output, 2**22)
@@ -288,10 +288,15 @@ def _dss_path(text: str) -> str:
     dataset, slash, inside = text.removeprefix("dss://").partition("/")
     name, _, version = dataset.rpartition("@")
     if not name or not version or {name, version, *inside.split("/")} & {".", ".."}:
-        raise ConfigError(f"{text}: write dss://NAME@VERSION/..., without '.' and '..'")
+        raise ConfigError(
+            f"{text} is not a valid dss path. Use dss://NAME@VERSION/..., without '.' "
+            "and '..'"
+        )
     folder = os.environ.get("NVDATASET_CACHE_DIR")
     if not folder:
-        raise ConfigError(f"{text} needs the environment variable NVDATASET_CACHE_DIR")
+        raise ConfigError(
+            f"{text} needs the environment variable NVDATASET_CACHE_DIR. Set it"
+        )
     return f"{folder.rstrip('/')}/{name}/{version}{slash}{inside}"
 
 

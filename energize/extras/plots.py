@@ -84,8 +84,8 @@ def check_plot(path: Path | str) -> None:
     if path.suffix.lower() not in _KINDS:
         suffix = repr(path.suffix) if path.suffix else "no suffix"
         raise ConfigError(
-            f"{path}: a picture is drawn to {', '.join(_KINDS)}; got {suffix}"
-            f"{nearest(path.suffix, _KINDS)}"
+            f"{path}: the file of a plot must be one of {', '.join(_KINDS)}, got "
+            f"{suffix}{nearest(path.suffix, _KINDS)}"
         )
     optional_module("matplotlib", "energize[plot]", "drawing a picture")
 

@@ -84,7 +84,8 @@ class MergeTransform(torch.nn.Module):
         new = int(size[0]), int(size[1])
         if min(new) < 1:
             raise ConfigError(
-                f"the merged transform makes of {height} x {width} an image of {new}"
+                f"the merged transform turns an image of {height} x {width} into one "
+                f"of {new}"
             )
         return np.asarray(matrix, dtype=np.float64), new, drawn
 
@@ -131,9 +132,9 @@ def _mapper(transform: Any) -> TransformMapper[Any]:
             return _MAPPERS[kind.__name__](transform)
     name = type(transform).__name__
     raise ConfigError(
-        f"{name} cannot be merged{nearest(name, list(_MAPPERS))}; known are "
-        f"{', '.join(_MAPPERS)}. Apply it before or after MergeTransform, or extend "
-        "CustomTransform"
+        f"{name} cannot be merged (supported: "
+        f"{', '.join(_MAPPERS)}){nearest(name, list(_MAPPERS))}. Apply it before or "
+        "after MergeTransform, or extend CustomTransform"
     )
 
 
@@ -142,7 +143,7 @@ def _agreed(name: str, values: Sequence[Any]) -> Any:
     distinct = [value for value in dict.fromkeys(values) if value is not None]
     if len(distinct) > 1:
         raise ConfigError(
-            f"transforms that are merged need one {name}, got "
+            f"merged transforms must have the same {name}, got "
             f"{' and '.join(map(repr, distinct))}"
         )
     return distinct[0] if distinct else None
@@ -259,7 +260,7 @@ def _inverse(matrix: Matrix) -> Matrix:
         back = np.linalg.inv(matrix)
     except np.linalg.LinAlgError as error:
         raise ConfigError(
-            f"the merged transform leaves nothing of the image: {matrix}"
+            f"the merged transform makes the image empty: {matrix}"
         ) from error
     back = back / back[2, 2]
     # What rounding has made of whole numbers would blur, or take the pixel before.
@@ -292,7 +293,7 @@ def _color(fill: float | tuple[float, ...], channels: int) -> list[float]:
     values = [float(value) for value in (fill if isinstance(fill, tuple) else (fill,))]
     if len(values) not in (1, channels):
         raise ConfigError(
-            f"fill={fill!r} has {len(values)} values, the image {channels} channels"
+            f"fill={fill!r} has {len(values)} values, the image has {channels} channels"
         )
     return values * channels if len(values) == 1 else values
 
@@ -456,7 +457,7 @@ class _Described(TransformMapper[Any]):
         value = getattr(self.transform, "fill", None)
         if isinstance(value, dict):
             raise ConfigError(
-                f"{self.transform!r}: fill={value!r} has a value for each type; give "
+                f"{self.transform!r}: fill={value!r} has a value for each type. Pass "
                 "one color"
             )
         return tuple(value) if isinstance(value, list) else value
@@ -468,7 +469,7 @@ class _Described(TransformMapper[Any]):
         if name not in (None, *_INTERPOLATIONS):
             names = ", ".join(_INTERPOLATIONS)
             raise ConfigError(
-                f"interpolation={mode!r} cannot be merged; known are {names}"
+                f"interpolation={mode!r} cannot be merged. Use one of {names}"
             )
         return name
 
@@ -489,7 +490,7 @@ class ResizeMapper(_Described):
             largest = getattr(self.transform, "max_size", None)
             if largest is not None and largest <= short:
                 raise ConfigError(
-                    f"{self.transform!r}: max_size={largest} is not above size={short}"
+                    f"{self.transform!r}: max_size={largest} must be > size={short}"
                 )
             if largest is not None and long > largest:
                 short = int(largest * short / long)
@@ -517,7 +518,9 @@ class RandomCropMapper(_Described):
         """Return the padding left, top, right and bottom."""
         sides = [int(side) for side in _several(padding or 0)]
         if len(sides) not in (1, 2, 4):
-            raise ConfigError(f"padding={padding!r} is one number, two or four")
+            raise ConfigError(
+                f"padding must be one number, two or four, got {padding!r}"
+            )
         left, top, right, bottom = (sides * 4)[:4]
         # torchvision's second version keeps left, right, top, bottom.
         classes = type(self.transform).__mro__
@@ -529,7 +532,7 @@ class RandomCropMapper(_Described):
     def _step(self, height: int, width: int) -> Step:
         if getattr(self.transform, "padding_mode", "constant") != "constant":
             raise ConfigError(
-                f"{self.transform!r}: of padding_mode only 'constant' can be merged"
+                f"{self.transform!r}: only padding_mode='constant' can be merged"
             )
         size = self._size()
         padding = getattr(self.transform, "padding", None)
@@ -545,8 +548,8 @@ class RandomCropMapper(_Described):
             width = width + 2 * more_aside
         if height < size[0] or width < size[1]:
             raise ConfigError(
-                f"{self.transform!r} is larger than the image, {height} x {width}; "
-                "pad_if_needed=True pads it"
+                f"{self.transform!r} is larger than the image, {height} x {width}. Set "
+                "pad_if_needed=True to pad it"
             )
         down = _below(height - size[0] + 1)
         aside = _below(width - size[1] + 1)
@@ -622,7 +625,7 @@ class RandomRotationMapper(_Described):
         if self.transform.expand:
             if center is not None:
                 raise ConfigError(
-                    f"{self.transform!r}: with expand=True the center is the middle"
+                    f"{self.transform!r}: center cannot be set with expand=True"
                 )
             sin = abs(math.sin(angle))
             cos = abs(math.cos(angle))

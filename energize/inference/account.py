@@ -99,8 +99,9 @@ def _notes(
     options = ", ".join(column.name for column in roles.options())
     if kind is CrudeSample and options:
         notes.append(
-            f"columns {options} may be choices: sample_type: MultiChoiceVQASample, "
-            f"field_map: {{choices: 'items({options})', ...}}"
+            f"columns {options} may be choices. Write sample_type: "
+            f"MultiChoiceVQASample, field_map: "
+            f"{{choices: 'items({options})', ...}}"
         )
     folders = _unused_folders(scene, candidate)
     if folders:

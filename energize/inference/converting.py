@@ -224,7 +224,7 @@ def _parts(path: Path, root: Path, options: DataOptions) -> dict[str, InferredPa
         raise ConfigError(f"{path} is prepared already. Pass loose files")
     if root.is_relative_to(path):
         raise ConfigError(
-            f"{root} is inside of the source {path}. Pass a folder outside of it"
+            f"{root} is inside the source {path}. Pass a folder outside it"
         )
     parts = dict[str, InferredPart]()
     for part in split_parts(path, options):
@@ -326,7 +326,7 @@ def _fault_in_tar(key: Any, parts: Mapping[str, Any]) -> str:
     if not parts:
         return "it is empty"
     wrong = [name for name in parts if not _fits(key, name)]
-    return f"no tar can hold its {wrong[0]!r}; rename it" if wrong else ""
+    return f"no tar can hold its {wrong[0]!r}. Rename it" if wrong else ""
 
 
 def _fits(key: Any, part: str) -> bool:

@@ -68,8 +68,8 @@ _MAIN = ("train", "val", "dev")
 """Names of the split part that determines the sample type, by priority."""
 
 _AS_OTHERS = (
-    "It is the format of the other split parts; to read this one by itself, write "
-    "which files it has: files: ['PATTERN', ...]"
+    "The other split parts have this format. To read this one by itself, write its "
+    "files: files: ['PATTERN', ...]"
 )
 
 _MARGIN = 2
@@ -195,8 +195,8 @@ def _decided(scene: Scene, like: str | None = None) -> tuple[Candidate, Reading]
             f"  {reading.argument}: {reading.line}" for reading in readings
         )
         raise DatasetError(
-            f"{scene.root} may be read in {len(readings)} ways, and it is not clear "
-            f"which one is meant. Write the line of the one that is:\n{lines}"
+            f"{scene.root} can be read in {len(readings)} ways. Write the line of the "
+            f"correct one:\n{lines}"
         )
     if best.problem is not None:
         text = str(best.problem)
@@ -214,9 +214,11 @@ def _candidates(scene: Scene, like: str | None) -> list[Candidate]:
         return candidates
     matching = [match for match in candidates if match.format == required]
     if not matching:
-        hint = "Name another format, or none" if scene.options.format else _AS_OTHERS
+        hint = (
+            "Set another format, or remove it" if scene.options.format else _AS_OTHERS
+        )
         raise DatasetError(
-            f"{scene.root}: nothing here has the format {required!r}. {hint}"
+            f"{scene.root} has no data of the format {required!r}. {hint}"
         )
     return matching
 
@@ -257,7 +259,7 @@ def _choice(scene: Scene, reading: Reading) -> Choice:
     fields = dict(options.field_map or {})
     if options.kind is CrudeSample:
         if fields:
-            raise ConfigError("CrudeSample has no fields, so it takes no field_map")
+            raise ConfigError("CrudeSample has no fields. Remove field_map")
         return CRUDE_CHOICE
     if options.kind is not None and options.inferred is not None:
         return Choice(options.kind.__name__, fields)
@@ -269,9 +271,9 @@ def _choice(scene: Scene, reading: Reading) -> Choice:
     choice = choose(reading.columns, reading.first, [*fields])
     if choice.is_crude and fields:
         raise ConfigError(
-            f"{scene.path}: no usual type of samples has the fields {some(fields)}"
-            f"{nearest(min(fields), _usual_fields())}: correct them, or give "
-            "sample_type"
+            f"{scene.path}: no usual type of samples has the fields "
+            f"{some(fields)}{nearest(min(fields), _usual_fields()) or '.'} "
+            "Correct them, or set sample_type"
         )
     return replace(choice, field_map={**choice.field_map, **fields})
 
@@ -345,7 +347,7 @@ def _check_media_path(scene: Scene, reading: Reading) -> None:
         return
     raise ConfigError(
         f"{scene.path}: media_path={path!r} names none of the columns "
-        f"{some(reading.columns)}. Write the one whose values name files"
+        f"{some(reading.columns)}. Write the column of the file names"
     )
 
 
@@ -355,10 +357,8 @@ def _check_files(scene: Scene, reading: Reading, field_map: dict[str, str]) -> N
         lacking = files_without(reading.rows, name) if name in reading.columns else []
         if lacking and field not in (scene.options.field_map or {}):
             raise DatasetError(
-                f"{scene.path}: {field!r} would be read from the column {name!r}, "
-                "which is not in "
-                f"{listed(lacking)}. Write all columns that it is read from, "
-                "field_map: "
+                f"{scene.path}: the column {name!r} of {field!r} is missing in "
+                f"{listed(lacking)}. Write all columns of the field, field_map: "
                 f"{{{field}: '{name},OTHER'}}"
             )
 
@@ -423,10 +423,10 @@ def _check_rows(
     }
     line = json.dumps({stated.column: mapping})
     raise SplitError(
-        f"{scene.path}: names of files say that {listed(candidate.claims)} belong to "
-        f"the split part {part!r}, and their column {stated.column!r} has rows of "
-        f"{', '.join(held_out)}. Write split_by: {line} to go by the rows, or "
-        "split_by: {} to go by the names"
+        f"{scene.path}: file names assign {listed(candidate.claims)} to the split part "
+        f"{part!r}, but their column {stated.column!r} has rows of "
+        f"{', '.join(held_out)}. Write split_by: {line} to use the rows, or split_by: "
+        "{} to use the names"
     )
 
 
@@ -555,9 +555,7 @@ def infer_parts(
     """
     location = path_of(absolute(path))
     if not is_loose(location):
-        raise ConfigError(
-            f"{location} is not loose data: it is prepared, or nothing is there"
-        )
+        raise ConfigError(f"{location} is not loose data: it is prepared or missing")
     parts = split_parts(location, options)
     needed = split_part or ("train" if "train" in parts else None)
     specs: dict[str, DataSpec] = {}
@@ -606,9 +604,9 @@ def _check_folders_of_tars(scene: Scene, source: WebdatasetSource, count: int) -
     folders = [*dict.fromkeys(keys)]
     if len(folders) > 1:
         raise DatasetError(
-            f"{scene.path}: images of the tars are in folders {some(folders)}, which "
-            "may be classes. Write sample_type: ImageSample to read the images alone, "
-            "or unpack the tars to read the folders as classes"
+            f"{scene.path}: images of the tars are in folders that may be classes: "
+            f"{some(folders)}. Write sample_type: ImageSample to read the images alone,"
+            " or unpack the tars to read the folders as classes"
         )
 
 
@@ -625,8 +623,8 @@ def _fields_of_tars(
     ]
     if missing:
         raise ConfigError(
-            f"{scene.path}: field_map names no {', '.join(missing)}, which "
-            f"{kind.__name__} needs. Its parts are {some(reading.columns)}"
+            f"{scene.path}: field_map has no {', '.join(missing)}, and {kind.__name__} "
+            f"needs it. The parts of the samples are {some(reading.columns)}"
         )
     check_field_map(kind, fields)
     return fields

@@ -117,8 +117,8 @@ def _read_from(
     parts = [*reading.parts.values(), "json", *BY_EXTENSION]
     if not field.among(parts):
         raise ConfigError(
-            f"{owner} has no column {field.part!r}{nearest(field.part, list(access))}; "
-            "it has "
-            f"{some(reading.columns)}"
+            f"{owner} has no column {field.part!r}"
+            f"{nearest(field.part, list(access)) or '.'} "
+            f"Its columns are {some(reading.columns)}"
         )
     return whole

@@ -175,9 +175,8 @@ _TABLES = 10
 """Number of tables that are searched for names of folders."""
 
 _NAMING = (
-    "to read rows that describe them, write the path of its image into each row, such "
-    "as "
-    '{"image": "FOLDER/FILE"}'
+    "To read rows that describe them, write the path of its image into each row, for "
+    'example {"image": "FOLDER/FILE"}'
 )
 
 _SHARD_LIKE = re.compile(r"\W*(?:(?:part|shard|chunk|batch)\W*)?\d+")
@@ -217,9 +216,9 @@ def _why_no_classes(
     signs = _signs_of_keys(scene, labels)
     if len(signs) >= _SIGNS:
         return DatasetError(
-            f"the folders {listed(names)} are probably no classes: "
+            f"the folders {listed(names)} are probably not classes: "
             f"{'; '.join(signs)}. Write format: classes if they are, or format: images "
-            f"to read the images alone; {_NAMING}"
+            f"to read the images alone. {_NAMING}"
         )
     reasons = {label: why_no_class(label) for label in names}
     if _are_paired(labels):
@@ -397,11 +396,11 @@ def images(scene: Scene) -> list[Candidate]:
             "kind"
         )
     elif unread and not is_chosen:
-        problem = f"{unread}; or write format: images to read the images alone"
+        problem = f"{unread}. Or write format: images to read the images alone"
     elif rest and not is_chosen:
         problem = (
-            f"{listed(rest)} may describe the images, and how is not known. Write "
-            "format: images to read the images alone"
+            f"{listed(rest)} may describe the images, but their format is unknown. "
+            "Write format: images to read the images alone"
         )
 
     def read() -> Reading:
@@ -435,7 +434,7 @@ def mds(scene: Scene) -> list[Candidate]:
     if len(folders) > 1:
         problem = DatasetError(
             f"{len(folders)} folders have data of their own: {listed(folders)}. Write "
-            "path: FOLDER for the one that is read"
+            "path: FOLDER for one of them"
         )
     return [
         Candidate("mds", CERTAIN, f"{INDEX} is the index of MDS", claims, read, problem)

@@ -127,7 +127,8 @@ def _names_below(root: Path) -> list[str]:
     if wrong:
         folders = ", ".join(list(wrong)[:3])
         raise DatasetError(
-            f"below {root} cannot be read: {folders}. Grant read access to this user"
+            f"{root} has folders that cannot be read: {folders}. Grant read access to "
+            "this user"
         )
     if documents is not None:
         documents.texts[key] = json.dumps(names)

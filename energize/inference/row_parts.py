@@ -162,13 +162,13 @@ def _parts_by_mapping(
         return None
     if len(split_by) > 1:
         raise ConfigError(
-            f"{scene.path}: split_by takes one column, got {len(split_by)}"
+            f"{scene.path}: split_by must have one column, got {len(split_by)}"
         )
     name, part_of_value = next(iter(split_by.items()))
     if name not in columns:
         raise ConfigError(
-            f"{scene.path}: split_by names no column of the rows: {name!r}"
-            f"{nearest(name, [*columns])}. The columns are {some(columns)}"
+            f"{scene.path}: split_by={name!r} is not a column of the rows"
+            f"{nearest(name, [*columns]) or '.'} The columns are {some(columns)}"
         )
     meaning = {
         _text_of(value): canonical_part(part) for value, part in part_of_value.items()
@@ -177,7 +177,7 @@ def _parts_by_mapping(
     missing = Counter(text for text in texts if text not in meaning)
     if missing:
         raise ConfigError(
-            f"{scene.path}: split_by gives no split part for these values of {name!r}: "
+            f"{scene.path}: split_by has no split part for these values of {name!r}: "
             f"{_listed(missing)}. Write the part of each value"
         )
     return RowParts(name, [meaning[text] for text in texts])
@@ -281,8 +281,8 @@ def _notes(
         )
         notes.append(
             f"values in {name!r} that are read as split parts of their own: {seen}. "
-            f"Write split_part: {next(iter(near))!r} to read one, or the part that is "
-            f"meant: split_by: {json.dumps({name: {**meaning, **near}})}"
+            f"Write split_part: {next(iter(near))!r} to read one, or the correct part: "
+            f"split_by: {json.dumps({name: {**meaning, **near}})}"
         )
     if counts[""]:
         rows = counted(counts[""], "row")
@@ -301,8 +301,8 @@ def _unclear(scene: TableScene, name: str, counts: Counter[str]) -> str:
     example = json.dumps({name: dict(zip(values, parts, strict=True))})
     ordered = {value: counts[value] for value in values}
     return (
-        f"{scene.path}: the column {name!r} may state the split part of each row, and "
-        f"its values do not say which: {_listed(ordered)}. Write the part of each "
+        f"{scene.path}: the column {name!r} may be the split part of each row, but the "
+        f"parts of its values are unknown: {_listed(ordered)}. Write the part of each "
         f"value, for example split_by: {example}, or split_by: {{}} to read all rows "
         "as one part"
     )

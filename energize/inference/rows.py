@@ -307,9 +307,8 @@ def _why_no_media(scene: Scene, look: TablePreview) -> DatasetError | None:
         names = names_of(column.values) if column.form in ("text", "texts") else []
         if names and all(kind_by_name(name) is not None for name in names):
             return DatasetNotFoundError(
-                f"column {column.name!r} of {look.files[0]} names {names[0]!r}, and "
-                "there is no "
-                f"{joined(scene.base, names[0])}. "
+                f"column {column.name!r} of {look.files[0]} names {names[0]!r}, but "
+                f"{joined(scene.base, names[0])} is missing. "
                 f"{_location_hint(scene, column.name, names)}"
             )
     web = on_the_web(look.columns)
@@ -335,11 +334,11 @@ def _location_hint(scene: Scene, column: str, names: Sequence[str]) -> str:
     if 0 < len(lines) <= _FEW_PLACES:
         count = counted(len(lines), "folder")
         return (
-            f"Files of these names are in {count}. Write which is meant: "
+            f"Files of these names are in {count}. Write the correct one: "
             f"{' or '.join(lines)}"
         )
     return (
-        f"Write in which folder they are: image_folder: FOLDER, or media_path: "
+        "Write their folder: image_folder: FOLDER, or media_path: "
         f"'FOLDER/{{{column}:name}}' if other folders are named"
     )
 
@@ -384,8 +383,8 @@ def _named_files(
         if _are_two(files.setdefault(path, name), name):
             raise DatasetError(
                 f"column {column.name!r} of {look.files[0]} names {files[path]!r} and "
-                f"{name!r}, and both have {path} alone. Add the missing file, or write "
-                f"where files are: media_path: 'FOLDER/{{{column.name}}}'"
+                f"{name!r}, but only {path} matches both. Add the missing file, or "
+                f"write the location of files: media_path: 'FOLDER/{{{column.name}}}'"
             )
     return files
 

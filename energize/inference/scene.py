@@ -149,7 +149,8 @@ class Scene:
         names = [name for name in inventory.kinds if matches(name, self.options.files)]
         if not names:
             raise DatasetError(
-                f"{self.path}: no file matches {list(self.options.files)}"
+                f"{self.path}: no file matches {list(self.options.files)}. Correct the "
+                "patterns"
             )
         return inventory.below(names)
 
@@ -275,8 +276,8 @@ class Scene:
         rows = open_table([self.root / name for name in files])
         if not rows.count:
             raise DatasetError(
-                f"{self.root / files[0]} has no rows: it is empty. Write rows or "
-                "remove it"
+                f"{self.root / files[0]} has no rows: it is empty. Add rows or remove "
+                "it"
             )
         return self.look_at(rows, files)
 
@@ -301,9 +302,8 @@ class Scene:
         padded = next((name for name in columns if name != name.strip()), None)
         if padded is not None:
             raise DatasetError(
-                f"{self.root / files[0]}: there are spaces around the name of the "
-                f"column {padded!r}. Write the file again with the name "
-                f"{padded.strip()!r}"
+                f"{self.root / files[0]}: the column name {padded!r} has spaces around "
+                f"it. Rename the column to {padded.strip()!r}"
             )
         if not _have_media(columns):
             columns = columns_of(first, self.names_below(below, moved=True))
@@ -614,13 +614,13 @@ def check_folder(scene: Scene) -> None:
     """Raise `ConfigError` for an invalid image folder or path of media."""
     options = scene.options
     if options.media.folder is not None and path_type(scene.base) != "folder":
-        tried = " nor ".join(map(str, scene.image_folders))
+        tried = ", ".join(map(str, scene.image_folders))
         raise ConfigError(
-            f"{scene.path}: image_folder={options.media.folder!r} is not a folder: "
-            f"there is no {tried}"
+            f"{scene.path}: image_folder={options.media.folder!r} is not a folder "
+            f"(tried {tried}). Correct it"
         )
     if options.media.path is not None and not _COLUMN.search(options.media.path):
         raise ConfigError(
             f"{scene.path}: media_path={options.media.path!r} names no column. Write "
-            "the column whose values name files: 'images/{COLUMN}.jpg'"
+            "the column of the file names: 'images/{COLUMN}.jpg'"
         )

@@ -71,10 +71,10 @@ class SplitAssignment:
         """
         if self.doubt:
             raise SplitError(f"{path}: {self.doubt}")
-        part_meant = self.find_part(part_name)
+        matching_part = self.find_part(part_name)
         name = canonical_part(part_name)
-        if part_meant is not None:
-            return part_meant
+        if matching_part is not None:
+            return matching_part
         if not self.parts and name == "train":
             return None
         names = [*self.parts]
@@ -84,8 +84,7 @@ class SplitAssignment:
         if name == "train" and not similar and all(map(_is_held_out, names)):
             raise SplitError(
                 f"{path} has only held-out data: {some(names)}, and no split part "
-                f"{part_name!r}. If these are to be trained on nevertheless, write "
-                f"split_part={names[0]!r}"
+                f"{part_name!r}. To train on it, write split_part={names[0]!r}"
             )
         choice = f"split_part={similar[0]!r}" if similar else ""
         if not names or (
@@ -94,9 +93,10 @@ class SplitAssignment:
             choice = "split_part='train', subset={'range': ['90%', '100%']}"
         names = names or ["train"]
         raise SplitError(
-            f"{path} has no split part {part_name!r}{nearest(part_name, names)}; it "
-            f"has {some(names)}. Write {choice or f'split_part={names[0]!r}'}, or name "
-            "the files of this part: files: ['PATTERN', ...]"
+            f"{path} has no split part {part_name!r}{nearest(part_name, names) or '.'} "
+            f"Its split parts are {some(names)}. Write "
+            f"{choice or f'split_part={names[0]!r}'}, or name the files of this part: "
+            "files: ['PATTERN', ...]"
         )
 
 
@@ -174,8 +174,8 @@ def _by_readme(inventory: Inventory) -> SplitAssignment | None:
             for name in matching
         )
         raise ConfigError(
-            f"{inventory.root}/README.md names {len(matching)} configurations: "
-            f"{some(matching)}. Write which one is read, as one of these:\n{lines}"
+            f"{inventory.root}/README.md has {len(matching)} configurations: "
+            f"{some(matching)}. Write one of these:\n{lines}"
         )
     name = chosen[0] if chosen else next(iter(matching))
     notes = _unmatched(inventory, configurations[name])
@@ -228,7 +228,7 @@ def _unmatched(
 ) -> list[str]:
     """Return a note for each pattern that no file matches."""
     return [
-        f"the split part {part!r} of README.md names {pattern!r}, and no file matches "
+        f"the split part {part!r} of README.md names {pattern!r}, but no file matches "
         "it. Correct the pattern, or add the files"
         for part, wanted in patterns.items()
         for pattern in wanted
@@ -251,9 +251,9 @@ def _doubt_of_patterns(
         if other:
             training = json.dumps([name for name in names if name not in other])
             return (
-                f"README.md takes {some(wanted)} as the split part {part!r}, and names "
-                f"of files among these say that they are held out: {some(other)}. "
-                f"Write files: {training} to train without them, files: "
+                f"README.md lists {some(wanted)} as the split part {part!r}, but some "
+                f"of these are named as held out: {some(other)}. Write "
+                f"files: {training} to train without them, files: "
                 f"{json.dumps([*wanted])} to train on all, or correct README.md"
             )
     return ""
@@ -361,9 +361,8 @@ def _configurations(inventory: Inventory, part_folders: Iterable[str]) -> str:
         return ""
     lines = "\n".join(f"  path: {inventory.root / folder}" for folder in repeated[:20])
     return (
-        f"{len(repeated)} folders have the same files, as configurations of one "
-        f"dataset have: {some(repeated)}. Write which one is read, or blend several, "
-        f"by one of these:\n{lines}"
+        f"{len(repeated)} folders have the same files, like configurations of one "
+        f"dataset: {some(repeated)}. Write one of these, or blend several:\n{lines}"
     )
 
 
@@ -443,8 +442,8 @@ def _misspelled(names: Sequence[str], inventory: Inventory) -> tuple[str, ...]:
             if part is not None and kind in ("image", "av", "table", "tar"):
                 near[piece] = part, near.get(piece, (part, 0))[1] + 1
     return tuple(
-        f"{piece!r} is no split part and nearly {part!r}: {counted(count, 'file')}. "
-        "Rename it if it is one"
+        f"{piece!r} is not a split part but is similar to {part!r}: "
+        f"{counted(count, 'file')}. Rename it if it is one"
         for piece, (part, count) in near.items()
     )
 

@@ -43,7 +43,8 @@ def open_tars(scene: Scene) -> WebdatasetSource:
     if is_url(scene.path):
         location = scene.path if scene.is_folder else scene.root
         raise NotPreparedError(
-            f"{scene.path}: tars in a store are prepared: energize prepare {location}"
+            f"{scene.path}: tars in a store must be prepared. Run: energize prepare "
+            f"{location}"
         )
     names = scene.names("tar")
     stats = [(scene.root / name).stat() for name in names]

@@ -205,9 +205,9 @@ def _loader(part: InferredPart) -> SampleLoader[Any]:
 
 def _refusal(part: InferredPart, fault: str) -> str:
     return (
-        f"{part.spec.path}: {fault}. Inferred was {part.spec.override}. Correct the "
-        "data, or write what the columns are: sample_type: TYPE, field_map: {FIELD: "
-        "COLUMN}; verify=False skips this check"
+        f"{part.spec.path}: {fault}. The inferred reading was {part.spec.override}. "
+        "Correct the data, write the columns: sample_type: TYPE, field_map: {FIELD: "
+        "COLUMN}, or set verify=False to skip this check"
     )
 
 

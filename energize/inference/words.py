@@ -203,7 +203,7 @@ def why_no_class(folder: str) -> str:
         ('it says what the images are', 'it is the name of a shard', '')
     """
     if {*words_of(folder)} & MODALITIES and len(words_of(folder)) <= 2:
-        return "it says what the images are"
+        return "it names the kind of the images"
     if _SHARD.fullmatch(folder):
         return "it is the name of a shard"
     if _REPEATS.fullmatch(folder):

@@ -171,9 +171,9 @@ class SharedPlace(SharedTable):
         if self._table[_OWNER] != _process(parent.pid or 0 if parent else os.getpid()):
             if parent is not None:
                 raise LoaderError(
-                    "a dataset for DataLoader was made by another process than the one "
-                    "that reads it with workers; call as_torch_dataset in the process "
-                    "of each rank"
+                    "a dataset for DataLoader was made by another process than the "
+                    "one that reads it. Call as_torch_dataset in the process of each "
+                    "rank"
                 )
             self._table = self._shared(self._table[_SET:])
         with self._table:
@@ -226,7 +226,7 @@ def as_torch_dataset(
     """
     if not isinstance(dataset, Dataset):
         got = type(dataset).__name__
-        raise ConfigError(f"as_torch_dataset takes an energize Dataset; got {got}")
+        raise ConfigError(f"as_torch_dataset needs an energize Dataset, got {got}")
     dataset, config = configured(dataset, worker_config)
     policy = checked_failures(failures, on_error)
     settings = checked_settings(uneven=uneven, lanes=lanes, failures=policy)
@@ -304,7 +304,7 @@ class TorchDataset(IterableDataset[T], Generic[T]):
                 f"as_torch_dataset divides the data among {ranks} ranks, and so does "
                 "Accelerate for a DataLoader that it prepares: most of the data would "
                 "never be read. If Accelerate or the Trainer of transformers prepares "
-                "the DataLoader, give as_torch_dataset(dataset, "
+                "the DataLoader, use as_torch_dataset(dataset, "
                 "worker_config=WorkerConfig(rank=0, world_size=1)), else "
                 "worker_config=WorkerConfig()"
             )
@@ -347,10 +347,9 @@ class TorchDataset(IterableDataset[T], Generic[T]):
         if not self.dataset.indexed or workers > 1:
             raise StateError(
                 f"the state is of rank, world size, worker, workers {saved.share}, "
-                "this is "
-                f"{mark}. A worker's state goes on with as many of them; that of "
-                "state_dict(steps), asked of the dataset outside of workers, with "
-                "any number"
+                f"this is {mark}. Resume a worker's state with the same numbers, or "
+                "save state_dict(steps) outside of workers, which resumes with any "
+                "number"
             )
 
     def _following(self, start: Place) -> Place:
@@ -418,7 +417,7 @@ class TorchDataset(IterableDataset[T], Generic[T]):
         if not self.dataset.indexed:
             raise StateError(
                 "the state of a Loader over a stream cannot be divided among "
-                "DataLoader's workers; load it with energize.get_loader"
+                "DataLoader's workers. Load it with energize.get_loader"
             )
         loader = self._loader()
         loader.load_state_dict(state_dict, strict)
@@ -476,8 +475,8 @@ class _Share(Iterator[T]):
             dataset = EpochizeDataset(without_loops(dataset), _NO_END)
             if loop % workers and not dataset.indexed:
                 raise ConfigError(
-                    f"a loop of {loop} steps over a stream cannot be shared out to "
-                    f"{workers} workers of a DataLoader; use a number of workers that "
+                    f"a loop of {loop} steps over a stream cannot be divided among "
+                    f"{workers} workers of a DataLoader. Use a number of workers that "
                     "divides it"
                 )
         if (
@@ -547,7 +546,7 @@ class _Share(Iterator[T]):
                     "new workers of a DataLoader find where loop %d over a stream "
                     "starts by "
                 )
-                text += "reading those before; give it persistent_workers=True"
+                text += "reading those before; set persistent_workers=True"
                 _log.warning(text, place[0])
         while self._place < place:
             deque(self, maxlen=0)

@@ -73,8 +73,8 @@ class Agreement:
                 f"rank {rank}: {_text(words)}" for rank, words in enumerate(texts)
             )
             raise LoaderError(
-                "the ranks make different calls, and all of them have to make the "
-                f"same: {shown}"
+                f"the ranks make different calls: {shown}. Make the same calls on all "
+                "ranks"
             )
         return [row[1 : len(head)] for row in rows]
 
@@ -96,7 +96,8 @@ class Agreement:
         group = self._ranks.group and self._ranks.group()
         if group is None:
             raise LoaderError(
-                "the process group was destroyed; do that after the last use of loaders"
+                "the process group was destroyed before the last use of a loader. "
+                "Destroy it after that"
             )
         return group
 
@@ -120,8 +121,8 @@ class Agreement:
             if self._timeout is not None and waited > self._timeout:
                 raise LoaderError(
                     f"{purpose}: not all {world} ranks answered within "
-                    f"timeout={self._timeout} s. Every rank has to make the same calls "
-                    f"and the same number of steps; this is rank {rank}"
+                    f"timeout={self._timeout} s. This is rank {rank}. Make the same "
+                    "calls and the same number of steps on every rank"
                 )
             if waited > _PATIENCE and not has_warned:
                 has_warned = True
@@ -136,9 +137,8 @@ class Agreement:
             work.wait()
         except RuntimeError as reason:
             raise LoaderError(
-                f"{purpose}: another rank has ended, or the connection to it; this is "
-                f"rank {rank} of "
-                f"{world}: {reason}"
+                f"{purpose}: another rank, or the connection to it, has ended (this is "
+                f"rank {rank} of {world}): {reason}"
             ) from reason
 
     def broadcast(self, source: int | None, value: Any, purpose: str) -> Any:
@@ -159,8 +159,8 @@ class Agreement:
         source = members[0] if source is None else source
         if source not in members:
             raise ConfigError(
-                f"{purpose}: rank {source} is not among the ranks of the data-parallel "
-                f"group, which are {members}"
+                f"{purpose}: rank {source} is not in the data-parallel group. Its "
+                f"ranks are {members}"
             )
         data = (
             json.dumps(value).encode()
@@ -233,7 +233,7 @@ def shared_reading(group: Any = None, timeout: float | None = 600.0) -> Iterator
         message = agreement.broadcast(None, None, purpose)
         if "error" in message:
             raise LoaderError(
-                f"rank 0, which reads for all ranks, could not: {message['error']}"
+                f"rank 0 reads for all ranks and failed: {message['error']}"
             )
     documents = Documents(message.get("texts"))
     try:

@@ -55,7 +55,7 @@ def plan_epoch(
         3
     """
     if size == 0:
-        raise EmptyDatasetError("the dataset has no items to read")
+        raise EmptyDatasetError("the dataset has no items")
     if size == INFINITE:
         return EpochPlan(position, 0, INFINITE)
     end = epoch_end(position - offset, size) + offset
@@ -76,10 +76,10 @@ def plan_epoch(
     left = max(counted_from + units * unit - position, 0)
     if left % ranks.world_size:
         raise StateError(
-            f"{left} items are left of the epoch's global batches of {unit}, which "
-            f"{ranks.world_size} ranks cannot share out evenly: the state was saved in "
-            "the middle of a global batch. Resume it with a world size that divides "
-            "them, or from a state after a whole global batch"
+            f"{left} items are left of the epoch's global batches of {unit}, not "
+            f"divisible by {ranks.world_size} ranks: the state was saved in the middle "
+            f"of a global batch. Resume it with a world size that divides {left}, or "
+            "from a state after a whole global batch"
         )
     return EpochPlan(position, first, end, left // ranks.world_size)
 
@@ -93,13 +93,12 @@ def _check_share(ranks: Ranks, size: int, unit: int, uneven: str) -> None:
             consumer = f"a global batch of {unit}"
         raise EmptyDatasetError(
             f"an epoch of {size} items is too small for {consumer}, and uneven='drop' "
-            "would leave out all of it; use fewer ranks, smaller batches, or "
-            "uneven='pad'"
+            "would drop all of it. Use fewer ranks, smaller batches, or uneven='pad'"
         )
     if uneven == "allow" and ranks.rank >= size:
         raise EmptyDatasetError(
             f"rank {ranks.rank} of {world_size} would never get one of the {size} "
-            "items of an epoch; use fewer ranks, smaller batches, or uneven='pad'"
+            "items of an epoch. Use fewer ranks, smaller batches, or uneven='pad'"
         )
 
 
@@ -115,19 +114,19 @@ def global_items(
         return None
     if micro is None:
         raise ConfigError(
-            f"global_batch_size={whole} is given, and {type(node).__name__} does not "
-            "say how many samples a micro batch has; give micro_batch_size too"
+            f"global_batch_size={whole} is set, and the micro batch size of "
+            f"{type(node).__name__} is unknown. Pass micro_batch_size too"
         )
     if expected is not None and whole % expected:
         raise ConfigError(
-            f"global_batch_size={whole} is given, and {type(node).__name__} was made "
-            f"for global batches of {expected} samples; give one number to both"
+            f"global_batch_size={whole} is set, and {type(node).__name__} has global "
+            f"batches of {expected} samples. Pass the same number to both"
         )
     items, rest = divmod(whole, micro)
     if rest or not items:
         raise ConfigError(
-            f"a global batch of {whole} samples is not a whole number of micro batches "
-            f"of {micro}; change one of the two"
+            f"a global batch of {whole} samples is not a multiple of the micro batch "
+            f"size {micro}. Change one of the two"
         )
     return items
 

@@ -154,7 +154,9 @@ class FailureLog:
 
     def _warn_of_kind(self, kind: _Kind, failure: Failure) -> None:
         if kind.count == 1:
-            _log.warning("%s; it is left out (failure %d)", failure.text, self._count)
+            _log.warning(
+                "%s. The sample is left out (failure %d)", failure.text, self._count
+            )
         elif kind.count >= 10 * kind.logged:
             text = "%d samples failed alike so far, the last: %s"
             _log.warning(text, kind.count, _first_line(failure.text))
@@ -229,8 +231,8 @@ def _entries(path: str, written: str | None) -> Iterator[Entry]:
     files = files_of(path)
     if not files and written != path:
         raise ConfigError(
-            f"skip_listed: there is no list of failed samples at {path}; a run with "
-            "a quarantine writes one, also when nothing fails"
+            f"skip_listed: the list of failed samples {path} is missing. Run with a "
+            "quarantine, which writes one even if nothing fails"
         )
     for file in files:
         yield from read_entries(file)[0]

@@ -118,9 +118,9 @@ class Follower:
         for method in ("observe", "state_dict", "load_state_dict"):
             if not callable(getattr(policy, method, None)):
                 raise ConfigError(
-                    "follow: a policy has observe, state_dict and load_state_dict "
-                    f"(see energize.mixing.MixingPolicy); {type(policy).__name__} has "
-                    f"no {method}"
+                    f"follow: the policy {type(policy).__name__} has no {method}. "
+                    "Define observe, state_dict and load_state_dict (see "
+                    "energize.mixing.MixingPolicy)"
                 )
         dataset = loader.dataset
         alone = blends_in(dataset) if blend is None else []
@@ -191,8 +191,7 @@ class Follower:
         )
         if set(sums) != set(self._names) or set(counts) != set(self._names):
             raise StateError(
-                f"the state is of a policy over {', '.join(sums)}, and the blend is "
-                "over "
+                f"the state is of a policy over {', '.join(sums)}, and the blend has "
                 f"{', '.join(self._names)}"
             )
         _check_sums(sums)
@@ -223,16 +222,16 @@ class Follower:
                 return  # padding
         if len(values) != len(names):
             raise ConfigError(
-                f"observe: {len(values)} losses are given for {len(names)} samples; "
-                "give one for each sample of the batch, before they are averaged, or "
-                "a mean by source"
+                f"observe: {len(values)} losses for {len(names)} samples. Pass one for "
+                "each sample of the batch, before averaging, or a mean by source"
             )
         for name, value in zip(names, values, strict=True):
             number = real_number(value)
             called = self._called(name)
             if number is None:
                 raise ConfigError(
-                    f"observe: the loss of a sample of {name!r} is {value!r}"
+                    f"observe: the loss of a sample of {name!r} must be a finite "
+                    f"number, got {value!r}"
                 )
             if called is not None:
                 yield called, float(number)
@@ -248,8 +247,8 @@ class Follower:
         input_name: str | None = self._by_source.get(source)
         if input_name is None and not self._blend:
             raise WeightError(
-                f"observe: {source!r} is none of what the blend is over"
-                f"{nearest(source, self._names)} It is over {', '.join(self._names)}"
+                f"observe: {source!r} is not a source of the blend "
+                f"({', '.join(self._names)}){nearest(source, self._names)}"
             )
         return input_name
 
@@ -300,7 +299,7 @@ class WeightsFile:
 
     def __init__(self, path: str | os.PathLike[str], every: int = 50) -> None:
         if not isinstance(path, str | os.PathLike):
-            raise ConfigError(f"the file of weights is a path; got {path!r}")
+            raise ConfigError(f"the file of weights must be a path, got {path!r}")
         self.path = Path(path)
         self._every = checked_whole(every, "WeightsFile: every", 1)
         self._steps = 0
@@ -377,7 +376,7 @@ class WeightsFile:
         return None
 
     def _warn(self, reason: object) -> None:
-        _log.warning("%s: %s. The weights stay as they are", self.path, reason)
+        _log.warning("%s: %s. The weights are unchanged", self.path, reason)
 
 
 class _OnceLoader(safe_loader()):  # type: ignore[misc]  # of two, by what is installed
@@ -394,7 +393,7 @@ class _OnceLoader(safe_loader()):  # type: ignore[misc]  # of two, by what is in
             line = key.start_mark.line + 1
             if name in lines:
                 raise ConfigError(
-                    f"{short(name)} is given twice, in lines {lines[name]} and {line}. "
+                    f"{short(name)} is set twice, in lines {lines[name]} and {line}. "
                     "Remove one"
                 )
             lines[name] = line
@@ -409,7 +408,9 @@ def read_weights(text: str) -> dict[str, Any]:
     {'weights': {'web': 3, 'code': 1}, 'at_step': 2000, 'blend': None}
     """
     if len(text) > _FILE_LENGTH:
-        raise ConfigError(f"a file of weights has {_FILE_LENGTH} characters at most")
+        raise ConfigError(
+            f"a file of weights must have at most {_FILE_LENGTH} characters"
+        )
     try:
         content = load_yaml(text, _OnceLoader)
     except yaml.YAMLError as reason:
@@ -417,12 +418,12 @@ def read_weights(text: str) -> dict[str, Any]:
         last = text.rstrip().count("\n")
         line = "" if mark is None else f" in line {min(mark.line, last) + 1}"
         problem = getattr(reason, "problem", None) or type(reason).__name__
-        raise ConfigError(f"it is no YAML{line}: {problem}") from reason
+        raise ConfigError(f"it is not valid YAML{line}: {problem}") from reason
     except ValueError as reason:  # too deep, or aliases that stand for too much
-        raise ConfigError(f"it is no file of weights: {reason}") from reason
+        raise ConfigError(f"it is not a file of weights: {reason}") from reason
     if not isinstance(content, dict):
         raise ConfigError(
-            "it holds weights by name, name: weight in each line; got "
+            "it must have a line `name: weight` for each source, got "
             f"{str(content)[:80]!r}"
         )
     if not isinstance(content.get("weights"), dict):

@@ -129,16 +129,15 @@ class LiveRun:
         """Return the number of items of all ranks before a step."""
         if step < self.step:
             raise ConfigError(
-                f"step {step} has been delivered: {self.step} steps have been made, so "
-                f"a change can act from step {self.step} on, which is the next one "
-                "(at_step=None)"
+                f"step {step} has been delivered ({self.step} steps are done). Set "
+                f"at_step to {self.step} or later, or None for the next step"
             )
         items = self.items + (step - self.step) * self.ranks.world_size
         if items >= MOST_COUNTED:
             raise ConfigError(
                 f"at_step={step} of {self.ranks.world_size} ranks is item {items} of "
-                "the run, after the last one that a run can count, "
-                f"{MOST_COUNTED - 1}. Give an earlier one"
+                f"the run, after the last possible one, {MOST_COUNTED - 1}. Pass an "
+                "earlier step"
             )
         return items
 

@@ -268,8 +268,8 @@ class Loader(Generic[T]):
 
     def __next__(self) -> T:
         raise LoaderError(
-            "a loader is looped over, `for batch in loader`; for single steps write "
-            "batches = iter(loader) once, and next(batches) for each"
+            "a loader is not an iterator. Use `for batch in loader`, or batches = "
+            "iter(loader) once and next(batches) for each step"
         )
 
     def __len__(self) -> int:
@@ -574,8 +574,8 @@ class Loader(Generic[T]):
         """
         if self._settings.delivery.uneven == "allow":
             raise ConfigError(
-                "a file of weights is told to all ranks at the same steps, and with "
-                "uneven='allow' they make different numbers of them; use uneven='pad'"
+                "a file of weights needs the same number of steps on all ranks, and "
+                "uneven='allow' gives them different numbers. Use uneven='pad'"
             )
         self._watched = (
             file if isinstance(file, WeightsFile) else WeightsFile(file, every)
@@ -720,9 +720,9 @@ class Loader(Generic[T]):
         agreement = self._agreement(ranks)
         if agreement is None:
             raise ConfigError(
-                f"report(all_ranks=True): the {ranks.world_size} ranks have no "
-                "process group to sum over. Initialise torch.distributed, or ask "
-                "each rank for its report"
+                f"report(all_ranks=True): the {ranks.world_size} ranks have no process "
+                "group to sum over. Initialise torch.distributed, or call report() on "
+                "each rank"
             )
         return agreement
 
@@ -818,10 +818,10 @@ class Loader(Generic[T]):
         text = f"{type(self).__name__!r} object has no attribute {name!r}"
         if name in _OF_DATALOADERS:
             text += (
-                ": nothing of a loader is skipped, sampled or batched anew, for it is "
-                "divided among the ranks, and goes on where load_state_dict(state) "
-                "says. Load the state in place of skip_first_batches; in the Hugging "
-                "Face Trainer with TrainingArguments(ignore_data_skip=True)"
+                ": a loader cannot be skipped, sampled or batched again: it is "
+                "divided among the ranks, and resumes where load_state_dict(state) "
+                "puts it. Load the state in place of skip_first_batches; in the "
+                "Hugging Face Trainer with TrainingArguments(ignore_data_skip=True)"
             )
         raise AttributeError(text)
 
@@ -1016,9 +1016,9 @@ class Loader(Generic[T]):
         feed = self._feed
         if token is not self._iterator or feed is None:
             raise LoaderError(
-                "this iterator has ended: the loader was iterated anew, given a state, "
-                "rewound or closed since. A loader has one position and one iterator "
-                "at a time"
+                "this iterator has ended: the loader was iterated again, loaded a "
+                "state, was rewound or closed. A loader has one position and one "
+                "iterator at a time"
             )
         return feed
 
@@ -1117,9 +1117,7 @@ class Loader(Generic[T]):
 
     def _opened_book(self) -> Book:
         if self._book is None:
-            raise ConfigError(
-                "this loader keeps no ledger: it was made with ledger=False"
-            )
+            raise ConfigError("this loader has no ledger (ledger=False)")
         return self._book
 
 
@@ -1151,8 +1149,8 @@ class _Delivery(Iterator[T]):
         with self._lock:
             if self._failed:
                 raise LoaderError(
-                    f"this iterator has ended, by the {self._failed} that it raised; a "
-                    "new loop goes on after the last item delivered"
+                    f"this iterator has ended, by the {self._failed} that it raised. "
+                    "Start a new loop to continue after the last delivered item"
                 )
             try:
                 return next(self._items)
@@ -1201,12 +1199,12 @@ class SavableDataLoader(Loader[T]):
             )
             if hasattr(dataset, "dataset"):
                 remedy = (
-                    "It reads a dataset already: iterate it, or give get_loader its "
-                    "`dataset`"
+                    "It reads a dataset already. Iterate it, or pass its `dataset` to "
+                    "get_loader"
                 )
             raise ConfigError(
-                "get_loader delivers an energize Dataset; got "
-                f"{type(dataset).__name__}. {remedy}"
+                f"get_loader needs an energize Dataset, got {type(dataset).__name__}. "
+                f"{remedy}"
             )
         dataset, config = configured(dataset, worker_config)
         if num_workers is not None:
@@ -1270,15 +1268,15 @@ class SavableDataLoader(Loader[T]):
                 state = agreement.broadcast(src_rank, sent, "restore_state_global")
             elif not mine:
                 raise ConfigError(
-                    f"restore_state_global: rank {src_rank} has the state, and this "
-                    f"process, rank {ranks.rank} of {ranks.world_size}, cannot talk "
-                    "with it: torch.distributed is not initialised. Load the state on "
-                    "each rank, without src_rank"
+                    f"restore_state_global: rank {src_rank} has the state, and rank "
+                    f"{ranks.rank} of {ranks.world_size} (this process) cannot get it: "
+                    "torch.distributed is not initialised. Load the state on each "
+                    "rank, without src_rank"
                 )
         if state is None:
             raise StateError(
-                "restore_state_global: there is no state. Give it on all ranks, or on "
-                "one of them and its number as src_rank"
+                "restore_state_global: the state is missing. Pass it on all ranks, or "
+                "on one rank with its number as src_rank"
             )
         self.load_state_dict(state, on_mismatch=on_mismatch)
 

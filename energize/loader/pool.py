@@ -159,10 +159,7 @@ class Member:
             if size > start and size == last:
                 break
         if size == start:
-            return (
-                "  it does not say what it is busy with: it is stopped, or waits in "
-                "the kernel"
-            )
+            return "  its stacks are unknown: it is stopped, or waits in the kernel"
         return os.pread(file, _STACKS_MOST, start).decode(errors="replace").rstrip()
 
     def see_off(self) -> None:
@@ -293,9 +290,9 @@ class WorkerPool:
                 if not self.closed:
                     return
         raise LoaderError(
-            "the workers of this loop are gone: the loader was closed meanwhile, or "
-            "this process was forked from the one that has them. A new loop goes on "
-            "after the last item delivered"
+            "the workers of this loop are gone: the loader was closed, or this "
+            "process is a fork of the one that has them. Start a new loop to continue "
+            "after the last delivered item"
         )
 
     def _exchange(self, seconds: float) -> set[int]:
@@ -336,11 +333,10 @@ class WorkerPool:
             )
         except (OSError, MemoryError) as error:
             raise LoaderError(
-                f"a reply of {member.name} cannot be taken over: "
-                f"{type(error).__name__}: {error}. Each piece of shared memory that "
-                "holds a large tensor takes a file descriptor; raise the limit "
-                "(ulimit -n), or keep fewer batches at a time (prefetch_factor, "
-                "prefetch_bytes)"
+                f"a reply of {member.name} cannot be received: {type(error).__name__}: "
+                f"{error}. Each large tensor in shared memory takes a file descriptor. "
+                "Raise the limit (ulimit -n), or keep fewer batches at a time "
+                "(prefetch_factor, prefetch_bytes)"
             ) from error
         # Not above: a forked worker would have this error as the context of all of its
         # own.
@@ -380,8 +376,9 @@ class WorkerPool:
         except Exception as error:
             raise LoaderError(
                 f"a reply of {member.name}{self._work(member)} cannot be rebuilt in "
-                f"the trainer: {type(error).__name__}: {error}. Items travel by "
-                "pickle; leave out what does not unpickle here, or use num_workers=0"
+                f"the trainer: {type(error).__name__}: {error}. Items are sent by "
+                "pickle. Remove the parts that do not unpickle here, or use "
+                "num_workers=0"
             ) from error
         return reply
 
@@ -404,8 +401,8 @@ class WorkerPool:
             if self._timeout is not None and member.silence.seconds >= self._timeout:
                 member.process.kill()
                 cause = (
-                    "It was stopped, or hangs: look for a file system that does not "
-                    "answer or an encoder that waits for a lock, or give a longer "
+                    "It was stopped, or hangs. Check for a file system that does not "
+                    "answer or an encoder that waits for a lock, or set a longer "
                     "timeout"
                 )
                 self._replace(
@@ -441,8 +438,8 @@ class WorkerPool:
         if member.ends + 1 == _MOST_ENDS:
             raise (LoaderError if why else WorkerDiedError)(
                 f"{text}. It was the last of {_MOST_ENDS} workers that ended so, one "
-                "after another. The loader's state is that after the last delivered "
-                "item; iterating again starts new workers"
+                "after another. Iterate again to start new workers after the last "
+                "delivered item"
             )
         self.replaced += 1
         _log.warning(
@@ -527,10 +524,9 @@ def _how_it_ended(process: BaseProcess) -> tuple[str, str]:
         cause = _CAUSES.get(ended_by, "Something outside the loader sent the signal")
         return f"was killed by {ended_by.name}", cause
     return f"ended with exit code {code}", (
-        "Its own output says why: something called sys.exit() or closed its file "
-        "descriptors, or "
-        "it could not start. A script that spawns workers keeps its work under "
-        '`if __name__ == "__main__":`'
+        "Its own output has the reason: something called sys.exit() or closed its "
+        "file descriptors, or it could not start. A script that spawns workers keeps "
+        'its work under `if __name__ == "__main__":`'
     )
 
 

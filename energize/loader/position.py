@@ -95,8 +95,7 @@ class StreamPosition:
         places = [place for place, _ in rows]
         if any(place != self.place for place in places):
             raise LoaderError(
-                "the state of a stream is asked for at different steps; those of the "
-                f"ranks are {places}"
+                f"the ranks read the state of a stream at different steps: {places}"
             )
         cursors = {}
         for _, states in rows:
@@ -109,14 +108,12 @@ class StreamPosition:
         lanes = counter_field(state, "lanes")
         if not 1 <= lanes <= MOST_LANES:
             raise StateError(
-                f"the saved state has {lanes} lanes; there are 1 to {MOST_LANES}"
+                f"the saved state must have 1 to {MOST_LANES} lanes, got {lanes}"
             )
         content = unpacked(state_field(state, "cursors", str), "cursors")
         cursors = content.get("cursors")
         if len(content) != 1 or not _are_lane_states(cursors, lanes):
-            raise StateError(
-                f"the saved state does not have the states of its {lanes} lanes"
-            )
+            raise StateError(f"the saved state lacks states of its {lanes} lanes")
         complete = {**dict.fromkeys(_MOSTLY_ZERO, 0), **state}
         fields = {name: counter_field(complete, name) for name in _PLACE}
         return cls(**fields, cursors=dict(enumerate(cursors or [])))

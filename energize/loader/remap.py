@@ -165,7 +165,7 @@ def remapped(
         _report(dataset, saved, cursor, saved_counts, parts), left_out=left_out
     )
     if is_first_rank():
-        text = "a saved state goes on in an edited mix:\n  %s"
+        text = "a saved state resumes in an edited mix:\n  %s"
         _log.warning(text, "\n  ".join(report.lines()))
     return remaining, report
 
@@ -199,15 +199,15 @@ def _check_comparable(dataset: Dataset[Any], lanes: StreamPosition | None) -> No
     """Raise `StateError` for a dataset that cannot resume another one's state."""
     if not tree.never_ends(dataset):
         raise StateError(
-            f"{type(dataset).__name__} ends, and its epochs end by what is in them: an "
-            "edited mix can go on in the middle of none. Finish the epoch, or repeat "
-            "it for ever (RepeatDataset, stop='restart')"
+            f"{type(dataset).__name__} ends, and its content decides the end of an "
+            "epoch, so an edited mix cannot resume in the middle of one. Finish the "
+            "epoch, or repeat it forever (RepeatDataset, stop='restart')"
         )
     if dataset.indexed != (lanes is None):
         raise StateError(
-            "the saved state is that of a stream, and this dataset is indexed, or the "
-            "other way round: what filters or packs was added or taken away. Start it "
-            "without the state"
+            "one of the saved state and this dataset is a stream, the other is "
+            "indexed: a filter or packing was added or removed. Start it without the "
+            "state"
         )
 
 
@@ -219,10 +219,9 @@ def _check_continues(
         return
     names = ", ".join(part.name for part in parts[:_SHOWN])
     raise StateError(
-        "no source of the saved state is in this mix, in the same order of the same "
-        f"samples, so there is no place to keep; it reads {names}. (Of a dataset in "
-        "stages, and of what is filtered before it is mixed, only whole stages and "
-        "filters are known again.) Start it without the state"
+        "no source of the saved state is in this mix, with the same samples in the "
+        f"same order. The mix has {names}. (In stages, and below filters before a mix, "
+        "only whole stages and filters are compared.) Start it without the state"
     )
 
 
@@ -238,8 +237,8 @@ def _new_places(
     mix = read_mix(dataset)
     if (mix is not None) != ("slot" in cursor):
         raise StateError(
-            "the mix of the saved state stands below packing, a filter or the like, "
-            "and this one does not, or the other way round. Start it without the state"
+            "only one of the mix of the saved state and this mix is below packing, a "
+            "filter or the like. Start it without the state"
         )
     if mix is None or lanes is None:
         return None, part_positions(dataset, counter_field(cursor, "position")), 0
@@ -267,7 +266,7 @@ def _moves(
         if moves is not None:
             return moves, left_out
     raise StateError(
-        f"after {items} items this mix has no position at which all sources could "
+        f"after {items} items this mix has no position at which all sources can "
         "resume, because of their costs. Remap a state of another step"
     )
 
@@ -319,9 +318,8 @@ def _check_settled(
         part.items for part in parts
     ]:
         raise StateError(
-            "the saved state is in the middle of a global batch that was levelled, and "
-            "what it holds was settled by the mix as it was; remap a state after a "
-            "whole global batch"
+            "the saved state is in the middle of a global batch that was levelled for "
+            "the earlier mix. Remap a state after a whole global batch"
         )
 
 

@@ -238,10 +238,10 @@ class Run(Generic[T]):
         ]:
             shown = ", ".join(f"{rank} of {size}" for rank, size, _ in rows)
             raise ConfigError(
-                f"the {len(rows)} processes of the group call themselves rank {shown}, "
-                "so parts would be read twice or never. Leave out rank and world_size "
-                "of the WorkerConfig, or give data_parallel_group, the group of the "
-                "ranks that read different data"
+                f"the {len(rows)} processes of the group have rank {shown}, so parts "
+                "would be read twice or never. Leave out rank and world_size of the "
+                "WorkerConfig, or pass data_parallel_group, the group of the ranks "
+                "that read different data"
             )
         if len({number for *_, number in rows}) > 1:
             statements = agreement.trees(
@@ -302,9 +302,9 @@ class Run(Generic[T]):
                 str(size) for size in range(1, items + 1) if items % size == 0
             )
             raise ConfigError(
-                f"a global batch of {items} micro batches cannot be shared out evenly "
-                f"to {ranks.world_size} ranks; world sizes that can have it: "
-                f"{fitting}. Change global_batch_size or the batch size"
+                f"a global batch of {items} micro batches cannot be divided evenly "
+                f"among {ranks.world_size} ranks. Possible world sizes: {fitting}. "
+                "Change global_batch_size or the batch size"
             )
         return steps
 
@@ -323,9 +323,8 @@ class Run(Generic[T]):
                         next(cursor), flat(cursor.origin), LaneState(number, None)
                     )
         raise EmptyDatasetError(
-            f"{label_of(self.dataset)} gave no item in the first epoch that could fill "
-            "a step where this rank has none. Use fewer ranks, or uneven='drop' or "
-            "'allow'"
+            f"{label_of(self.dataset)} gave no item in the first epoch to pad this "
+            "rank with. Use fewer ranks, or uneven='drop' or 'allow'"
         )
 
     def first_unread_slot(self, run_position: Any, named: NamedBlend) -> int:
@@ -365,10 +364,9 @@ class Run(Generic[T]):
             position = read_in_window(partial(first_unread, lane, state))
             if position is None:
                 raise ConfigError(
-                    f"the weights of {named.label} cannot change in this run: which of "
-                    "its slots come next is not known below "
-                    f"{type(nodes[depth - 1]).__name__}, which is a stream and has no "
-                    "`taken`. Give it one (see IndexedDataset.taken)"
+                    f"the weights of {named.label} cannot change in this run: its next "
+                    f"slots are unknown below {type(nodes[depth - 1]).__name__}, a "
+                    "stream without `taken`. Define it (see IndexedDataset.taken)"
                 )
             reached = max(reached, position)
         return cast("int", slot_after(nodes[depth], named.way[depth:], reached))
@@ -421,10 +419,10 @@ def check_goes_on(dataset: Any, named: NamedBlend) -> None:
     """Raise `ConfigError` for a blend that ends or repeats its first slots."""
     if not getattr(named.blend, "is_endless", True):
         raise ConfigError(
-            f"{named.label} ends (by stop={named.blend.stop!r} or max_epochs), and "
-            "where its epochs end goes by its weights: they can change only in one "
-            "that never ends. Use stop='restart' without max_epochs, and cut loops "
-            "with virtual_epoch_length"
+            f"{named.label} ends (by stop={named.blend.stop!r} or max_epochs), and the "
+            "end of its epochs depends on its weights, so they cannot change. Use "
+            "stop='restart' without max_epochs, and cut loops with "
+            "virtual_epoch_length"
         )
     for number in named.way:
         if isinstance(dataset, LimitDataset) or (
@@ -432,9 +430,9 @@ def check_goes_on(dataset: Any, named: NamedBlend) -> None:
         ):
             raise ConfigError(
                 f"the weights of {named.label} cannot change in this run: epochs above "
-                "it read its first slots again (LimitDataset, RepeatDataset, "
-                "ConcatDataset), so none is the next one; blend what is limited, "
-                "repeated or concatenated instead"
+                "it (LimitDataset, RepeatDataset, ConcatDataset) read its first slots "
+                "again, so its next slot is undefined. Blend limited, repeated or "
+                "concatenated datasets instead"
             )
         dataset = dataset.inputs[number]
 
@@ -450,8 +448,9 @@ def check_same_change(agreement: Agreement, step: int, request: str) -> None:
             f"  ranks {ranks}: {text}" for (text, _), ranks in groups.items()
         )
         raise LoaderError(
-            "set_weights: all ranks call it after the same number of steps and say "
-            f"the same; nothing was changed. They said\n{shown}"
+            "set_weights: the calls of the ranks differ, nothing was changed. Call it "
+            "on all ranks after the same number of steps with the same arguments. The "
+            f"calls are\n{shown}"
         )
 
 
@@ -492,6 +491,6 @@ def _different_runs(statements: Sequence[Any], *, loaded: bool) -> EnergizeError
             f"the ranks have loaded different states. Load one on all ranks:\n  {shown}"
         )
     return ConfigError(
-        "the ranks do not read the same run. Give all of them the same dataset, state "
-        f"and arguments:\n  {shown}"
+        "the ranks do not read the same run. Pass the same dataset, state and "
+        f"arguments on all ranks:\n  {shown}"
     )

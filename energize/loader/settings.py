@@ -50,24 +50,21 @@ def _whole(value: object) -> object:
 
 def _on_disk(path: Any) -> Any:
     if is_url(path):
-        raise ValueError(
-            "a file of this machine is expected: a store has none to append lines to"
-        )
+        raise ValueError("must be a local file: a remote store cannot append lines")
     return path
 
 
 def _lists_on_disk(policy: FailurePolicy) -> FailurePolicy:
     if is_url(policy.quarantine):
         raise ValueError(
-            "quarantine: a file of this machine is expected: a store has none to "
-            "append lines to"
+            "quarantine: must be a local file: a remote store cannot append lines"
         )
     return policy
 
 
 def _closes(value: Any) -> Any:
     if value is not None and not callable(getattr(value, "close", None)):
-        raise ValueError("a CachePool, or None, is expected")
+        raise ValueError("must be a CachePool or None")
     return value
 
 
@@ -194,7 +191,7 @@ def checked_failures(
     if failures is not None:
         if on_error is not None:
             raise ConfigError(
-                "get_loader takes on_error= or failures=; give "
+                "get_loader takes on_error= or failures=, not both. Pass "
                 "failures=FailurePolicy(on_error=...)"
             )
         return failures
@@ -218,8 +215,7 @@ def configured(
     if carried.seed_offset != config.seed_offset:
         raise ConfigError(
             f"the loader's worker config has seed_offset {config.seed_offset}, the "
-            f"dataset was built with seed_offset {carried.seed_offset}: they name "
-            "different orders. Build the dataset with the loader's worker config, or "
-            "use one seed_offset for both"
+            f"dataset was built with seed_offset {carried.seed_offset}. Build the "
+            "dataset with the loader's worker config, or use one seed_offset for both"
         )
     return dataset, config

@@ -160,21 +160,21 @@ def checked_state(saved: object) -> State:
     """
     if not isinstance(saved, Mapping):
         raise StateError(
-            "a loader's state is the dict that state_dict() returned, which "
-            f"torch.load(file) gives back; got {type(saved).__name__}"
+            "a loader's state must be the dict that state_dict() returned (from a "
+            f"file: torch.load(file)), got {type(saved).__name__}"
         )
     version = saved.get("version")
     if type(version) is not int or version != VERSION:
         raise StateError(
             f"the saved state has 'version' {str(version)[:20]}, this energize reads "
-            f"version {VERSION}; resume with the energize that saved it"
+            f"version {VERSION}. Resume with the energize that saved it"
         )
     for name in saved:
         if name not in ("version", *FIELDS, "check"):
             raise StateError(
-                f"the saved state has {str(name)[:80]!r}, and a state has no such field"
-                f"{nearest(str(name)[:80], FIELDS)}; load what state_dict() returned, "
-                "as it is"
+                f"the saved state has the unknown field {str(name)[:80]!r}. Load the "
+                "dict that state_dict() returned, "
+                f"unchanged{nearest(str(name)[:80], FIELDS)}"
             )
     state: State = {"version": VERSION}
     for name in (*FIELDS, "check"):
@@ -186,12 +186,10 @@ def checked_state(saved: object) -> State:
     if state["check"] != _check(state):
         raise StateError(
             "the saved state was changed or damaged since it was saved: its check "
-            "value is another "
-            "one. Load another copy of it, or the state saved before it. No state can "
-            "be edited by "
-            'hand: to go on in an edited mix, load it with on_mismatch="remap" or '
-            "write it anew "
-            "with `energize state remap`; for other weights use set_weights"
+            "value differs. Load another copy of it, or the state saved before it. Do "
+            "not edit a state by hand: to resume in an edited mix, load it with "
+            'on_mismatch="remap" or rewrite it with `energize state remap`. For other '
+            "weights use set_weights"
         )
     return state
 
@@ -217,7 +215,7 @@ def cursor_of(state: State) -> State:
         if name not in _OF_CURSOR:
             hint = nearest(name, _OF_CURSOR)
             raise StateError(
-                f"the saved state's 'cursor' has {name[:80]!r}, which is none{hint}"
+                f"the saved state's 'cursor' has the unknown field {name[:80]!r}{hint}"
             )
     for name in ("lanes", "epoch", "position", "offset", "step", "slot", "begun"):
         if name in cursor:
@@ -232,8 +230,8 @@ def unpacked_state(dataset: Dataset[Any], saved: object) -> State:
     cursor, _ = resumed(dataset, saved, strict=None)
     if Edits.loaded(cursor) != NOT_EDITED:
         raise StateError(
-            "the saved state is of a run whose weights were changed while it went on, "
-            "or whose mix was edited; a loader of get_loader goes on from it"
+            "the saved state is of a run with changed weights or an edited mix. Load "
+            "it into a loader of get_loader"
         )
     check_place(dataset, cursor)
     return cursor
@@ -286,12 +284,13 @@ def resumed(
 def _check_on_mismatch(on_mismatch: str, *, strict: bool | None) -> None:
     if on_mismatch not in ON_MISMATCH:
         raise ConfigError(
-            f"on_mismatch is one of {', '.join(ON_MISMATCH)}; got {on_mismatch!r}"
-            f"{nearest(str(on_mismatch), ON_MISMATCH)}"
+            f"on_mismatch must be one of {', '.join(ON_MISMATCH)}, got "
+            f"{on_mismatch!r}{nearest(str(on_mismatch), ON_MISMATCH)}"
         )
     if on_mismatch == "remap" and not strict:
         raise ConfigError(
-            "strict=False ignores differences, on_mismatch='remap' does not: give one"
+            "strict=False ignores differences, on_mismatch='remap' does not. Pass one "
+            "of the two"
         )
 
 
@@ -359,7 +358,7 @@ def _refuse(mismatches: list[str], *, strict: bool | None) -> None:
             f"{text}\nBuild the dataset as it was, or start without the state"
             f"{more_ways if strict else ''}"
         )
-    _warn("%s\n  (it goes on all the same: strict=False)", text)
+    _warn("%s\n  (it resumes anyway: strict=False)", text)
 
 
 def _warn(text: str, *arguments: object) -> None:
@@ -552,8 +551,8 @@ def report_of_state(
             LedgerRow((name,), is_source=True) for name in leaf_names(tree_of(held))
         ]
         note = (
-            "a state alone says which sources there are; give the mix too, to see "
-            "what they gave"
+            "a state alone has only the names of its sources. Pass the mix too, to "
+            "see what they gave"
         )
         total = LedgerRow((), is_source=False)
         scope = ReportScope(_title(cursor_of(held)), world_size=1)

@@ -475,10 +475,9 @@ def _end_of_steps(
     if not run.stream.sized:
         if run.filled is not None and uneven == "drop":
             raise ConfigError(
-                "global_batch_size with uneven='drop' needs to know where an epoch "
-                "ends before its last global batch, and only reading tells where this "
-                "stream ends; use uneven='pad', or repeat the stream and count steps "
-                "(EpochizeDataset)"
+                "global_batch_size with uneven='drop' needs the length of an epoch in "
+                "advance, and that of this stream is unknown. Use uneven='pad', or "
+                "repeat the stream and count steps (EpochizeDataset)"
             )
         return None
     begun = position.position if position.position >= size else 0

@@ -136,8 +136,8 @@ def get_train_dataset(  # noqa: PLR0913
     levelled = Level.from_arguments(level, global_batch_size, level_buffer_size)
     if builds_itself and levelled is not None:
         raise ConfigError(
-            f"{type(request.encoder).__name__} builds its dataset itself, so level has "
-            "no batches to make"
+            f"{type(request.encoder).__name__} builds its dataset itself, so level "
+            "has no effect. Remove level"
         )
     builder = Builder(
         encoder_chooser(None if builds_itself else request.encoder),

@@ -82,8 +82,8 @@ def encoder_chooser(encoders: Any) -> Callable[[Leaf], Encoder[Any]]:
         sample_class = leaf.sample_class
         if sample_class not in by_type:
             raise ConfigError(
-                f"{leaf.path} has samples of type {sample_class.__name__}, for which "
-                "there is no task encoder; those given are for "
+                f"{leaf.path} has samples of type {sample_class.__name__}, but the "
+                "task encoder for it is missing. The task encoders are for "
                 f"{', '.join(name.__name__ for name in by_type)}"
             )
         return by_type[sample_class]
@@ -93,9 +93,9 @@ def encoder_chooser(encoders: Any) -> Callable[[Leaf], Encoder[Any]]:
 
 def _checked(encoder: object) -> Encoder[Any]:
     if not isinstance(encoder, TaskEncoder):
-        hint = "; did you forget to call it?" if isinstance(encoder, type) else ""
+        hint = ". Call the class to create one" if isinstance(encoder, type) else ""
         expected = "a TaskEncoder, or a dict of sample types and task encoders"
-        raise ConfigError(f"task_encoder is {expected}; got {encoder!r}{hint}")
+        raise ConfigError(f"task_encoder must be {expected}, got {encoder!r}{hint}")
     check_encoder(encoder)
     return encoder
 
@@ -137,7 +137,7 @@ def check_one_epoch(
         cut = f"virtual_epoch_length={virtual_epoch_length} cuts epochs"
     if cut:
         raise ConfigError(
-            f"{location}: {cut}, and stages are one epoch, the whole run; leave it out"
+            f"{location}: {cut}, but stages are one epoch, the whole run. Remove it"
         )
 
 
@@ -266,7 +266,7 @@ class Builder:
         if not (repeat or _ends(batches)):
             raise ConfigError(
                 f"{location}: repeat=False needs a mix that ends, and a blend of "
-                f"{len(leaves_of(node))} weighted parts never ends; leave repeat out, "
+                f"{len(leaves_of(node))} weighted parts never ends. Remove repeat, "
                 "or set virtual_epoch_length"
             )
         if virtual_epoch_length:
@@ -278,7 +278,8 @@ class Builder:
         streams = [stage.name for stage in plan.stages if not stage.dataset.indexed]
         if streams:
             _log.warning(
-                "%s: stage %s is a stream, so every stage begins its sources anew",
+                "%s: stage %s is a stream, so every stage starts its sources at the "
+                "beginning",
                 location,
                 streams[0],
             )
@@ -356,7 +357,7 @@ class Builder:
             with place_noted(node.location):
                 raise ConfigError(
                     "level cannot be combined with composition or several task "
-                    "encoders; remove one of them"
+                    "encoders. Remove one of them"
                 )
 
     def make_batches(
@@ -385,7 +386,7 @@ class Builder:
         if self.level is not None:
             with place_noted(node.location):
                 raise ConfigError(
-                    "level is set here and by the program; remove one of them"
+                    "level is set here and by the program. Remove one of them"
                 )
         return replace(builder, level=node.level)
 
@@ -393,8 +394,8 @@ class Builder:
         encoders = self.encoders_of(node)
         if self.batching.packing_buffer_size is not None or len(encoders) > 1:
             raise ConfigError(
-                "packing needs one task encoder for all samples, and no "
-                f"packing_buffer_size; there are {len(encoders)} task encoders"
+                "packing needs one task encoder for all samples and no "
+                f"packing_buffer_size, got {len(encoders)} task encoders"
             )
         encoder = PackingEncoder(encoders[0], packing.packer, *packing.joined)
         batching = replace(self.batching, packing_buffer_size=packing.buffer_size)
@@ -413,8 +414,7 @@ class Builder:
             with place_noted(node.location):
                 raise ConfigError(
                     "quotas and composition count samples, and the entries of this "
-                    "blend go through several task encoders; mix their batches by "
-                    "weight"
+                    "blend have several task encoders. Mix their batches by weight"
                 )
         stop = node.options.get("stop", "restart")
         endless = isinstance(node, Blend) and stop == "restart"
@@ -436,8 +436,9 @@ class Builder:
         with place_noted(node.location):
             if batching.batch_size is None or batching.packing_buffer_size is not None:
                 raise ConfigError(
-                    "composition chooses the samples of a batch, so it needs a "
-                    "batch_size, and excludes packing_buffer_size"
+                    "composition needs a batch_size and cannot be combined with "
+                    "packing_buffer_size. Set batch_size and remove "
+                    "packing_buffer_size"
                 )
             drop_last = composition.drop_last
             batches: Dataset[Any] = ComposedDataset(
@@ -471,8 +472,8 @@ class Builder:
         if isinstance(node, Blend) and node.composition is not None:
             with place_noted(node.location):
                 raise ConfigError(
-                    "composition is for the outermost blend, and this blend is part of "
-                    "another; move it there"
+                    "composition must be in the outermost blend, but this blend is "
+                    "part of another. Move it there"
                 )
         if not isinstance(node, Mix):
             raise TypeError(f"{node.location}: a {type(node).__name__} has no samples")
@@ -493,8 +494,8 @@ class Builder:
                 leaf.sample_class is not CrudeSample or not encoder.cookers
             ):
                 raise ConfigError(
-                    f"{leaf.path}: aux gives files to cookers of crude samples, and "
-                    f"these are {leaf.sample_class.__name__}s, or "
+                    f"{leaf.path}: aux needs crude samples and cookers, but the "
+                    f"samples are {leaf.sample_class.__name__}s, or "
                     f"{type(encoder).__name__} has no cookers"
                 )
             loaded = loaded_dataset(
@@ -523,8 +524,8 @@ class Builder:
         for multiplier in (self.order.over_epochs, leaf.shuffle_over_epochs_multiplier):
             if multiplier not in (None, 1):
                 raise ConfigError(
-                    f"shuffle_over_epochs_multiplier={multiplier} {_BY_QUOTA}; leave "
-                    "it out"
+                    f"shuffle_over_epochs_multiplier={multiplier} {_BY_QUOTA}. "
+                    "Remove it"
                 )
 
     def _mixed(self, datasets: Sequence[Dataset[Any]], node: Mix) -> Dataset[Any]:
@@ -548,9 +549,9 @@ def _blended(datasets: Sequence[Dataset[Any]], node: Mix) -> Dataset[Any]:
     for number, (dataset, child) in enumerate(rows):
         if child.max_epochs is not None and not _ends(dataset):
             raise ConfigError(
-                f"max_epochs of entry [{number}] is {child.max_epochs}, and that blend "
-                "never ends, so it has no epochs; give max_epochs to the datasets in "
-                "it, or give it a stop"
+                f"max_epochs of entry [{number}] is {child.max_epochs}, but that "
+                "blend never ends, so it has no epochs. Set max_epochs of the "
+                "datasets in it, or set its stop"
             )
         entries.append(MixEntry(dataset, child.weight, name=child.entry_name))
     correction = node.max_correction if isinstance(node, Blend) else None
@@ -586,8 +587,9 @@ def _shuffled(node: Mix) -> bool:
     stored = {leaf.shuffle_over_epochs_multiplier is None for leaf in every_leaf(node)}
     if len(stored) > 1:
         raise ConfigError(
-            "some datasets of this blend have shuffle_over_epochs_multiplier: null and "
-            "others do not; a blend by quotas shuffles all of them or none"
+            "some datasets of this blend have shuffle_over_epochs_multiplier: null "
+            "and others do not. Set it for all datasets of a blend by quotas, or for "
+            "none"
         )
     return not stored.pop()
 

@@ -36,8 +36,7 @@ from energize.metadataset.models import (
 )
 
 STAGE_FILE = (
-    "a file of stages is no metadataset; it is read by get_staged_train_dataset and "
-    "read_stages"
+    "a file of stages is not a metadataset. Use get_staged_train_dataset or read_stages"
 )
 
 _OLDER = {
@@ -64,20 +63,18 @@ _KEYS = frozenset(name for model in _MODELS for name in model.model_fields)
 """All keys of nodes."""
 
 _HINTS = {
-    **dict.fromkeys(InBlend.model_fields, "it is for an entry of 'blend'"),
+    **dict.fromkeys(InBlend.model_fields, "Set it in an entry of 'blend'"),
+    **dict.fromkeys((*StageSettings.model_fields, "steps"), "Set it beside 'stages'"),
     **dict.fromkeys(
-        (*StageSettings.model_fields, "steps"), "it stands beside 'stages'"
+        ("loss_weight", "loss_weights", "sample_weights"), "Use 'sample_weight'"
     ),
-    **dict.fromkeys(
-        ("loss_weight", "loss_weights", "sample_weights"), "it is 'sample_weight'"
-    ),
-    **dict.fromkeys(("target_weights", "importance_weight"), "it is 'target_weight'"),
-    "repetitions": "it is for an entry of 'blend_epochized'",
-    "nonmatch": "it is for an entry of 'join'",
-    "joiner": "it is for a 'join'",
-    "composition": "it is for the outermost 'blend'",
-    "sample_weight": "it is for a dataset, a blend, a concat or a join as a whole",
-    "stages": "stages are parts of the whole run, so they stand in a split",
+    **dict.fromkeys(("target_weights", "importance_weight"), "Use 'target_weight'"),
+    "repetitions": "Set it in an entry of 'blend_epochized'",
+    "nonmatch": "Set it in an entry of 'join'",
+    "joiner": "Set it in a 'join'",
+    "composition": "Set it in the outermost 'blend'",
+    "sample_weight": "Set it for a whole dataset, blend, concat or join",
+    "stages": "Stages are parts of the whole run. Set them in a split",
 }
 """The right location of misplaced keys, and of keys with other names elsewhere."""
 
@@ -196,7 +193,7 @@ def _fault_of_kind(data: Any) -> tuple[KeyPath, str] | None:
     """Return the path and text of a fault if data are not a metadataset at all."""
     if not isinstance(data, dict):
         expected = (
-            "expected a mapping with __module__, __class__ and splits; got "
+            "expected a mapping with __module__, __class__ and splits, got "
             f"{short(data)}"
         )
         return (), expected
@@ -237,11 +234,9 @@ def _with_hint(path: KeyPath, text: str, data: Any) -> str:
         around = around[part]
     kinds = [name for name in KINDS if name in around]
     if key in kinds and len(kinds) > 1:
-        return (
-            f"{' and '.join(map(repr, kinds))} are given; expected exactly one of them"
-        )
+        return f"{' and '.join(map(repr, kinds))} are given. Set exactly one of them"
     if key in _HINTS or key in _KEYS:
-        return f"the key {key!r} has no place here; {_HINTS.get(key, 'remove it')}"
+        return f"the key {key!r} has no place here. {_HINTS.get(key, 'Remove it')}"
     return text
 
 
@@ -291,7 +286,7 @@ def _from_older(
     for name, node in nodes.items():
         path: KeyPath = ("splits", name)
         if not isinstance(node, dict) or not isinstance(node.get("datasets"), list):
-            expected = f"expected a mapping with 'datasets'; got {short(node)}"
+            expected = f"expected a mapping with 'datasets', got {short(node)}"
             problems.append(text.problem(path, expected))
             continue
         keys = {key: value for key, value in node.items() if key != "datasets"}

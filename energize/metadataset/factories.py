@@ -32,8 +32,8 @@ from energize.task.pipeline import (
 )
 
 _NOT_SINGLE = (
-    "get_datasets returns weights or repetitions of single datasets, and this mix "
-    "also has {}; use get_train_dataset"
+    "get_datasets returns weights or repetitions of single datasets, but this mix "
+    "also has {}. Use get_train_dataset"
 )
 
 

@@ -148,8 +148,8 @@ def _check_unique(name: str, location: str, locations: Mapping[str, str]) -> Non
     """Raise `MetadatasetError` if another entry has the name."""
     if name in locations:
         raise MetadatasetError(
-            f"{locations[name]} and {location}: both are named {name!r}. Names are "
-            "unique within a mix: give one another name, or the file that has it"
+            f"{locations[name]} and {location}: both have the name {name!r}. Rename "
+            "one of them, or the file that contains it"
         )
 
 
@@ -218,8 +218,8 @@ def leaves_with_weights(
     """
     if isinstance(node, Stages):
         raise ConfigError(
-            f"{node.location}: each stage has shares of its own; ask for those of one, "
-            "which is plan.at(step).dataset of this node"
+            f"{node.location}: each stage has its own shares. Use the shares of "
+            "plan.at(step).dataset of this node"
         )
     merged = _merged(shares_below(Share(node), lambda _: True, step))
     return [(cast("Leaf", part.node), part.share) for part in merged]
@@ -308,7 +308,7 @@ def _weights(node: Mix, step: int) -> list[Any]:
     if not any(weights):
         when = "" if node.plain else f" at step {step}"
         raise WeightError(
-            f"{node.location}: all weights are 0{when}, so nothing could ever be drawn"
+            f"{node.location}: all weights are 0{when}. Set at least one above 0"
         )
     return weights
 
@@ -331,7 +331,8 @@ def _merged(parts: Iterable[Share]) -> list[Share]:
         node = first.node.model_copy(update={"location": location})
         merged[key] = Share(node, share, target, first.name)
         _log.info(
-            "%s [%s] stands twice with equal settings, at %s; its shares add up to %s",
+            "%s [%s] is listed twice with equal settings, at %s, so its shares add "
+            "up to %s",
             leaf.path,
             leaf.split_part,
             location,
@@ -357,9 +358,9 @@ def _size(node: MixNode) -> int:
     if isinstance(node, Mix) and node.by_quotas:
         return sum(_counts(node))
     raise ConfigError(
-        f"{node.location}: how many samples this weighted blend gives to an epoch is "
-        "not known from its file, so there are no shares; build the dataset and count "
-        "with `consumed`, or give proportions in the blend around it"
+        f"{node.location}: the shares are unknown, as the file does not set the "
+        "number of samples of this weighted blend in an epoch. Build the dataset and "
+        "count with `consumed`, or set proportions in the blend around it"
     )
 
 

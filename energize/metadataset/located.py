@@ -140,9 +140,9 @@ def noted(error: EnergizeError, location: str) -> EnergizeError:
         error: The error.
         location: The location, as `file:line (path)`.
     """
-    if not location or str(error).endswith(f"asked for at {location}"):
+    if not location or str(error).endswith(f"requested at {location}"):
         return error
-    return type(error)(f"{error}\n  asked for at {location}")
+    return type(error)(f"{error}\n  requested at {location}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +226,7 @@ def read_yaml(
             reader = _Reader(file, problems, variables=variables)
             return Located(file, reader.value(root, ()), reader.lines)
         fault = (
-            "the document is empty; expected a mapping with __module__, __class__ "
+            "the document is empty. Expected a mapping with __module__, __class__ "
             "and splits"
         )
     problems.append(Problem(location, fault))
@@ -310,13 +310,13 @@ def expanded(text: str, environment: Mapping[str, str] = os.environ) -> str:
         name, has_default, default = (match["inside"] or "").partition(":-")
         if not _NAME.fullmatch(name):
             raise ConfigError(
-                f"{short(text)} has '${{' without a variable's name: write ${{NAME}}, "
-                "${NAME:-default}, or $${ for the letters ${ themselves"
+                f"{short(text)} has '${{' without a variable name. Write ${{NAME}}, "
+                "${NAME:-default}, or $${ for a literal ${"
             )
         if not has_default and name not in environment:
             raise ConfigError(
                 f"{short(text)} needs the environment variable {name}, which is not "
-                f"set; set it, or give a default: ${{{name}:-...}}"
+                f"set. Set it, or write a default: ${{{name}:-...}}"
             )
         return environment.get(name) or default
 
@@ -380,7 +380,7 @@ class _Reader:
                     f"the key {short(key.value)} is given twice, first in line "
                     f"{firsts[location]}"
                 )
-                self._fault(key, location, f"{text}; remove one")
+                self._fault(key, location, f"{text}. Remove one")
             else:
                 items[key.value] = child
                 firsts[location] = key.start_mark.line + 1
@@ -419,14 +419,14 @@ class _Reader:
         except ValueError:
             tag = node.tag.replace(_TAG, "!!")
             return self._fault(
-                node, path, f"{short(node.value)} is no value of its tag, {tag!r}"
+                node, path, f"{short(node.value)} is not a value of its tag, {tag!r}"
             )
 
     def _unknown_tag(self, node: yaml.Node, path: KeyPath) -> None:
         tag = node.tag.replace(_TAG, "!!")
         text = (
-            f"the tag {short(tag)} is not allowed: a metadataset is plain data; "
-            "remove the tag"
+            f"the tag {short(tag)} is not allowed, as a metadataset is plain data. "
+            "Remove the tag"
         )
         self._fault(node, path, text)
 

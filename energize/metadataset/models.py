@@ -246,7 +246,8 @@ class RangeKeys(Keys):
         last = end == "end"
         if start == "end" or not (last or counted == isinstance(end, int)):
             raise ConfigError(
-                f"a range is of numbers or of percentages; got {short(self.range)}"
+                "a range must have two numbers or two percentages, got "
+                f"{short(self.range)}"
             )
         if counted:
             ordered = last or int(start) <= int(end)
@@ -258,7 +259,8 @@ class RangeKeys(Keys):
             subset = Subset(ratios=(first, stop))
         if not ordered:
             raise ConfigError(
-                f"a range ends after it starts, at most at 100%; got {self.range}"
+                "a range must end after its start and at most at 100%, got "
+                f"{self.range}"
             )
         return subset
 
@@ -348,7 +350,8 @@ class LevelKeys(Keys):
         """Return the level as an argument of a program."""
         if (self.cost is None) == (self.field is None):
             raise ConfigError(
-                "give either 'cost', a column of all folders, or 'field', of samples"
+                "set either 'cost', a column of all folders, or 'field', a field of "
+                "samples"
             )
         cost = self.cost if self.cost is not None else ItemCost(self.field or "")
         return Level(cost, self.global_batch_size, self.buffer_size)
@@ -390,8 +393,8 @@ class PropertyKeys(WeighedKeys):
         if self.by is None:
             if self.weights is not None or self.other is not None:
                 raise ConfigError(
-                    "'weights' and 'other' need the property 'by'; the share of an "
-                    "entry in its blend is 'weight'"
+                    "'weights' and 'other' need the property 'by'. Use 'weight' for "
+                    "the share of an entry in its blend"
                 )
         elif self.by.startswith("subflavor."):
             raise ConfigError(
@@ -400,7 +403,7 @@ class PropertyKeys(WeighedKeys):
         elif self.weights is None:
             raise ConfigError("'by' needs 'weights', such as {high: 3, low: 1}")
         elif not any(self.weights.values()) and not self.other:
-            raise ConfigError("weights: all are 0, so nothing could ever be drawn")
+            raise ConfigError("weights: all are 0. Set at least one above 0")
         return self
 
 
@@ -459,8 +462,8 @@ class JoinKeys(ReadKeys, PropertyKeys):
     def _first(self) -> JoinKeys:
         if self.entries[0][1].nonmatch != "error":
             raise ConfigError(
-                "join: nonmatch has no effect on the first dataset, as its samples "
-                "are looked up in the others; set it for the others"
+                "join: nonmatch has no effect on the first dataset. Set it for the "
+                "others"
             )
         return self
 
@@ -553,13 +556,13 @@ class BlendKeys(ListKeys, PropertyKeys, BlendSettings):
         weights = self._keys_of(_WEIGHTS)
         if self.by_quotas and weights:
             raise ConfigError(
-                f"a blend is mixed by weights or by quotas, and {weights[0]} is for "
-                "the one, "
-                f"{self._keys_of(_QUOTAS)[0]} for the other; remove either"
+                f"a blend must have either weights or quotas, but {weights[0]} is "
+                f"for weights and {self._keys_of(_QUOTAS)[0]} is for quotas. Remove "
+                "one of them"
             )
         if self.block_size is not None and self.scheme not in (None, "block"):
             raise ConfigError(
-                f"block_size is for scheme: block, and the scheme is {self.scheme}"
+                f"block_size needs scheme: block, got scheme: {self.scheme}"
             )
         if self.by is not None:
             self._check_property(weights)
@@ -573,8 +576,8 @@ class BlendKeys(ListKeys, PropertyKeys, BlendSettings):
         if self.by_quotas or weighed:
             key = weighed[0] if weighed else self._keys_of(_QUOTAS)[0]
             raise ConfigError(
-                f"the samples of all entries are weighed by {short(self.by)}, so {key} "
-                "has no effect; remove it, or set 'by' for the entries"
+                f"the samples of all entries are weighted by {short(self.by)}, so "
+                f"{key} has no effect. Remove it, or set 'by' for the entries"
             )
 
     def _check_weights(self, *, every: bool) -> None:
@@ -585,7 +588,8 @@ class BlendKeys(ListKeys, PropertyKeys, BlendSettings):
         ]
         if every and 0 < len(without) < len(self.blend):
             raise ConfigError(
-                f"blend: entries {without} have no weight; give all entries one"
+                f"blend: entries {without} have no weight. Set the weight of all "
+                "entries"
             )
 
     def _check_targets(self) -> None:
@@ -593,11 +597,12 @@ class BlendKeys(ListKeys, PropertyKeys, BlendSettings):
         without = [i for i, target in enumerate(targets) if target is None]
         if 0 < len(without) < len(targets):
             raise ConfigError(
-                f"blend: entries {without} have no target_weight; give all one"
+                f"blend: entries {without} have no target_weight. Set it for all "
+                "entries"
             )
         if not without and not any(targets):
             raise ConfigError(
-                "blend: all target weights are 0, so nothing counts in the loss"
+                "blend: all target weights are 0. Set at least one above 0"
             )
 
 

@@ -375,8 +375,8 @@ class Join(Leaf, JoinKeys):
             return joiner
         if not issubclass(joiner, Sample):
             raise MetadatasetError(
-                f"{self.location}: the joiner {joiner.__name__} is no type of samples: "
-                "it extends energize.Sample, or is a function"
+                f"{self.location}: the joiner {joiner.__name__} is not a sample "
+                "type. Pass a subclass of energize.Sample, or a function"
             )
         return joiner.from_joined
 
@@ -596,9 +596,9 @@ def user_factory(config: SampleConfig) -> type[Any]:
     raise DatasetError(
         f"{subject} {short(config.sample_class)} of the module "
         f"{short(config.sample_module)}, which "
-        f"{'has no such name' if factory is None else 'is no factory there'}; a "
-        "factory is a class that extends DefaultDecoderWebdatasetFactory or "
-        "BaseWebdatasetFactory. A type of samples stands in sample_type"
+        f"{'has no such name' if factory is None else 'is not a factory there'}. A "
+        "factory must be a subclass of DefaultDecoderWebdatasetFactory or "
+        "BaseWebdatasetFactory. Set a sample type in sample_type"
     )
 
 
@@ -619,8 +619,8 @@ def factory_sample_class(config: SampleConfig) -> type[Any]:
     if isinstance(sample_type, type):
         return sample_type
     raise DatasetError(
-        f"the factory {factory.__name__} has no __sample_type__: set it to the type of "
-        "samples that it makes"
+        f"the factory {factory.__name__} has no __sample_type__. Set it to the "
+        "sample type that the factory returns"
     )
 
 
@@ -640,7 +640,6 @@ def imported_object(subject: str, module: str, name: str, remedy: str = "") -> A
         return vars(sys.modules[module]).get(name)
     raise UntrustedCodeError(
         f"{subject} {short(name)} of the module {short(module)}, which this program "
-        "has not imported. Nothing is imported because a file asks for it: if you "
-        f"trust that module, write `import {module}` in your program before "
-        f"this{remedy}"
+        "has not imported. A file never imports modules. If you trust the module, "
+        f"write `import {module}` in your program before this{remedy}"
     )

@@ -38,16 +38,15 @@ def resolved_store(ref: str, base: Path, *, existing: bool = True) -> str:
     plain = ref.startswith(FILESYSTEM)
     name = ref.removeprefix(FILESYSTEM)
     expected = (
-        f"a store is a prepared folder, a .jsonl file or {FILESYSTEM}FOLDER, on "
-        "mounted disks"
+        f"Pass a prepared folder, a .jsonl file or {FILESYSTEM}FOLDER on mounted disks"
     )
     if "\0" in ref or name.startswith((FILESYSTEM, "filesystem+")):
-        raise ConfigError(f"{short(ref)} is of an unknown kind; {expected}")
+        raise ConfigError(f"{short(ref)} has an unknown kind. {expected}")
     path = path_of(absolute(joined(base, name)))
     if existing and not exists(path):  # Path.exists raises for some names
         raise DatasetNotFoundError(f"{short(ref)} {absent(path)}, looked for {path}")
     if path.is_file() and (plain or path.suffix != JSONL):
-        raise ConfigError(f"{short(ref)} is a file; {expected}")
+        raise ConfigError(f"{short(ref)} is a file. {expected}")
     return f"{FILESYSTEM}{path}" if plain else str(path)
 
 
@@ -55,7 +54,7 @@ def not_found_message(path: Path, text: str) -> str:
     """Return the message for a path that does not exist, written as `text`."""
     message = f"{short(text)} {absent(path)}, looked for {absolute(path)}"
     if "$" in text:
-        return f"{message}; a variable is written ${{NAME}}"
+        return f"{message}. Write a variable as ${{NAME}}"
     if not is_url(path) and not os.access(path.parent, os.R_OK | os.X_OK):
         return f"{message}, in a folder that does not exist or cannot be read"
     if absolute(path).startswith("http"):  # most of these servers list nothing

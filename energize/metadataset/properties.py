@@ -72,9 +72,9 @@ def _leaves_of(node: MixNode | Stages, keys: PropertyKeys, by: str) -> list[Leaf
     leaves = [leaf for leaf in nodes if isinstance(leaf, Leaf) and leaf.chosen is None]
     if not leaves or len(leaves) < len(nodes):
         raise ColumnError(
-            f"the samples of all folders here are weighed by {short(by)}, and they are "
-            "mixed by something else already; give 'by' to the single folders, or to "
-            "a blend of folders"
+            f"the samples of all folders here are weighted by {short(by)}, but they "
+            "are already mixed by something else. Set 'by' of the single folders, or "
+            "of a blend of folders"
         )
     return leaves
 
@@ -168,6 +168,7 @@ def _subflavor(leaf: Leaf, name: str, values: Sequence[str]) -> str:
         return OTHERS
     actual = short(value) if name in labels else "none" + nearest(name, list(labels))
     raise ColumnError(
-        f"{leaf.path} has {actual} as the subflavor {short(name)}, and weights are "
-        f"given for {', '.join(values)}; give it one, or `other` for all that have none"
+        f"{leaf.path} has {actual} as the subflavor {short(name)}, but the weights "
+        f"are for {', '.join(values)}. Set its weight, or `other` for all values "
+        "without a weight"
     )

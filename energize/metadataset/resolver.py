@@ -261,9 +261,9 @@ def as_mix(path: Any, split_part: str) -> Any:
         head = {"__module__": ENERGIZE, "__class__": "MetadatasetV2"}
         return {**head, "splits": {split_part: {"blend": entries}}}
     raise ConfigError(
-        f"expected the path of a folder or a metadataset; got a {type(path).__name__}. "
-        "Of a dataset, IterableSource(...) say, BatchDataset(dataset, 32, "
-        "generic_batch) makes batches, or "
+        "expected the path of a folder or a metadataset, got a "
+        f"{type(path).__name__}. Make batches of a dataset with "
+        "BatchDataset(dataset, 32, generic_batch) or "
         "encoder.build_batch(encoder.build_encode_sample(dataset), batch_size=32)"
     )
 
@@ -325,8 +325,11 @@ class _Resolver:
             return self.fault(location, message, not_found=True)
         is_rows = path.suffix.lower() in FILES
         if present == "file" and (key := _foreign_key(entry, is_rows)):
-            message = f"{key} is for prepared folders, and {short(entry.path)} is none"
-            return self.fault(location, f"{message}; remove it")
+            message = (
+                f"{key} needs a prepared folder, and {short(entry.path)} is not a "
+                "prepared folder"
+            )
+            return self.fault(location, f"{message}. Remove it")
         if present != "file" or is_rows:
             return self._folder(path, entry, inner, location, aux)
         if path.suffix not in _SUFFIXES:
@@ -479,7 +482,7 @@ class _Resolver:
             return node
         key = "level" if node.packing is None else "packing"
         text = (
-            f"{key} is set here for samples that are mixed first; set it for the "
+            f"{key} is set here for samples that are mixed first. Set it for the "
             "whole mix"
         )
         return self.fault(file.text.place((*path, "path")), text)
@@ -560,7 +563,8 @@ class _Resolver:
         location = file.text.place((*path, "path"))
         if entry.shuffle_over_epochs_multiplier != 1:
             _log.warning(
-                "%s: the order is that of the join; the multiplier here is not",
+                "%s: the multiplier of the join sets the order, and the multiplier "
+                "here is ignored",
                 location,
             )
         configs = {
@@ -574,7 +578,10 @@ class _Resolver:
             return None
         if isinstance(node, Folder) and not (node.is_jsonl or is_loose(node.path)):
             return node
-        message = f"what is joined are prepared folders; {short(entry.path)} is none"
+        message = (
+            f"a join needs prepared folders, and {short(entry.path)} is not a "
+            "prepared folder"
+        )
         return self.fault(location, message)
 
     def _stages(
@@ -617,9 +624,7 @@ class _Resolver:
     def _check_relative(self, keys: Any, location: str) -> None:
         """Note a subset by numbers of samples of more than a single dataset."""
         if keys.subset is not None and keys.subset.samples is not None:
-            text = (
-                "which is only allowed for a leaf dataset; of others take percentages"
-            )
+            text = "which is only allowed for a leaf dataset. Use percentages"
             self.fault(location, f"the subset {keys.subset} counts samples, {text}")
 
 
@@ -650,11 +655,11 @@ def _foreign_key(entry: FolderKeys | JoinedKeys, is_rows: bool) -> str | None:
 
 def _unreadable(path: Path, text: str) -> str:
     """Return the message for a file that is not read by its path."""
-    hint = f"; {STAGE_FILE}" if path.suffix == ".toml" else in_place_of(path)
+    hint = f", but {STAGE_FILE}" if path.suffix == ".toml" else in_place_of(path)
     if kind_by_name(path.name) is not None:
-        hint = f"; files are read by their folder: give {path.parent}"
+        hint = f". Pass the folder of the file, {path.parent}"
     expected = f"expected a folder, {', '.join(FILES)} or a metadataset .yaml"
-    return f"{expected}; got {short(text)}{hint}"
+    return f"{expected}, got {short(text)}{hint}"
 
 
 def _tidied(path: Path) -> Path:
@@ -787,7 +792,6 @@ def plan_of(
 
 def _has_stages(node: Stages, reason: str) -> str:
     return (
-        f"this has stages, at {node.location}. They belong to the split that training "
-        "reads, and "
-        f"{reason}; name a split without stages with `split_part`"
+        f"this has stages, at {node.location}. Stages must be in the split that "
+        f"training reads, and {reason}. Set `split_part` to a split without stages"
     )

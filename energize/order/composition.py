@@ -202,8 +202,8 @@ class BatchComposition:
         checked_choice(method, "batching_method", BATCHING_METHODS)
         if global_batch_size % batch_size:
             raise ConfigError(
-                f"a global batch of {global_batch_size} samples cannot be divided into "
-                f"device batches of {batch_size}; use a multiple"
+                f"a global batch of {global_batch_size} samples is not a multiple of "
+                f"batch_size={batch_size}. Use a multiple"
             )
         self.requested = requested
         self.method = method
@@ -290,7 +290,7 @@ class BatchComposition:
         if total < whole and (drop_last or self.method == "stratified"):
             raise ConfigError(
                 f"the {total} samples of an epoch cannot fill one global batch of "
-                f"{whole}; use one of at most {total}, or larger quotas"
+                f"{whole}. Use a global batch of at most {total}, or larger quotas"
             )
         samples = total - total % whole if drop_last else total
         if samples == total:
@@ -315,7 +315,7 @@ class BatchComposition:
             raise ConfigError(
                 f"{self.label(least)} gives {self.requested[least]} samples to an "
                 f"epoch and cannot fill one batch of {batch}, which {self.method!r} "
-                "makes of one stream; leave it out, or use batches of at most "
+                "fills from one stream. Remove it, or use batches of at most "
                 f"{self.requested[least]}"
             )
         most = self.requested // batch
@@ -332,9 +332,8 @@ class BatchComposition:
             none = int(units.argmin())
             raise ConfigError(
                 f"{self.label(none)} fills {most[none]} of {most.sum()} device "
-                f"batches, and of the {wanted} that can be shared out evenly among "
-                f"{self.devices} devices it gets none; use a smaller batch_size, or a "
-                "larger quota"
+                f"batches, but gets none of the {wanted} that {self.devices} devices "
+                "share evenly. Use a smaller batch_size, or a larger quota"
             )
         return batch, units
 

@@ -64,7 +64,8 @@ class Quota:
         if len(values) > 1:
             shown = ", ".join(f"{name}={value!r}" for name, value in values.items())
             raise WeightError(
-                f"a stream has one quota, proportion, repeat or choose; got {shown}"
+                "a stream must have exactly one of proportion, repeat and choose, "
+                f"got {shown}"
             )
         for name, value in values.items():
             checked = (
@@ -98,8 +99,8 @@ def epoch_size_in_samples(value: int | str) -> int:
     samples = _counted(value)
     if samples is None or not 1 <= samples < _MOST_SAMPLES:
         raise ConfigError(
-            "epoch_size counts samples: 1 to 2**62, or a text like '10k', '64M'; got "
-            f"{value!r}"
+            "epoch_size must be a number of samples from 1 to 2**62, or a text like "
+            f"'10k' or '64M', got {value!r}"
         )
     return samples
 
@@ -111,8 +112,8 @@ def _chosen(value: object) -> int:
     )
     if samples is None or samples < 0:
         raise WeightError(
-            "choose counts samples, as '10k' or a whole number, 0 or more; got "
-            f"{value!r}. For a part of a stream use repeat"
+            "choose must be a whole number >= 0 or a text like '10k', got "
+            f"{value!r}. Use repeat for a part of a stream"
         )
     return samples
 
@@ -166,13 +167,11 @@ def epoch_counts(
     for stream, (size, count) in enumerate(zip(sizes, counts.tolist(), strict=True)):
         if size == 0 and (count or quotas[stream].kind is None):
             raise EmptyDatasetError(
-                f"{label(stream)} has no samples, but {count or 'all of its'} samples "
-                "are asked of it; remove it, or give it repeat=0"
+                f"{label(stream)} has no samples, but its quota is {count or 'all'} "
+                "samples. Remove it, or set repeat=0"
             )
     if not counts.any():
-        raise WeightError(
-            f"the quotas ask for no sample of any of the {len(sizes)} streams"
-        )
+        raise WeightError(f"the quotas are 0 for all {len(sizes)} streams")
     return counts
 
 
@@ -193,7 +192,7 @@ def _epoch_counts(
         if quota_kind is not None:
             raise ConfigError(
                 f"epoch_size={epoch_size} and {quota_kind} of {label(stream)} "
-                "contradict each other: use proportion, or leave epoch_size out"
+                "contradict each other. Use proportion, or remove epoch_size"
             )
     return largest_remainder(integer_weights(sizes), epoch_size)
 
@@ -206,8 +205,8 @@ def _check_proportions(
         if quota_kind != "proportion":
             raise WeightError(
                 f"{label(kinds.index('proportion'))} has a proportion, but "
-                f"{label(stream)} has {quota_kind or 'no quota'}: proportions are "
-                "given to all streams or to none"
+                f"{label(stream)} has {quota_kind or 'no quota'}. Set a proportion "
+                "for all streams or for none"
             )
 
 
@@ -219,7 +218,7 @@ def _absolute_counts(sizes: Sequence[int], quotas: Sequence[Quota]) -> Int64Arra
         counts.append(nearest if quota.choose is None else int(quota.choose))
     if sum(counts) >= _MOST_SAMPLES:
         raise ConfigError(
-            f"an epoch of {sum(counts)} samples is too long: it may have 2**62"
+            f"an epoch of {sum(counts)} samples is too long, the maximum is 2**62"
         )
     return np.array(counts, dtype=np.int64)
 

@@ -143,7 +143,7 @@ class WeightedScheme(ABC):
         slots = n if type(n) is int else whole_number(n)
         if slots is None or not 0 <= slots <= FARTHEST:
             raise ConfigError(
-                f"counts(n): n is a number of slots, from 0 to 2**62; got {n!r}"
+                f"counts(n): n must be a whole number from 0 to 2**62, got {n!r}"
             )
         self.reach(slots)
         at = int(np.searchsorted(self._starts, max(slots - 1, 0), side="right"))
@@ -171,8 +171,8 @@ class WeightedScheme(ABC):
         )
         if slots.ndim != 1 or first < 0 or last >= FARTHEST:
             raise ConfigError(
-                "locate(ks): slots are whole numbers from 0 to 2**62 - 1 in an array "
-                f"of one dimension, for one slot [k]; got {reprlib.repr(ks)}"
+                "locate(ks): ks must be a one-dimensional array of whole numbers "
+                f"from 0 to 2**62 - 1, got {reprlib.repr(ks)}"
             )
         slots = slots.astype(np.int64, copy=False)
         if last < self._segments[0].end:  # as in most mixes
@@ -205,7 +205,7 @@ class WeightedScheme(ABC):
             first = self._after(None)
             if first is None:
                 raise EmptyDatasetError(
-                    "no source with items has a weight at slot 0; give it one"
+                    "no source with items has a weight above 0 at slot 0. Set one"
                 )
             segments = (first,)
         self._segments = segments
@@ -238,17 +238,20 @@ class WeightedScheme(ABC):
         at = checked_whole(slot, "the slot from which weights change", 0)
         if self.changes and at <= (previous := self.eras[-1].start):
             raise ConfigError(
-                f"weights change at slot {previous} already; give a later one than {at}"
+                f"weights already change at slot {previous}, got slot {at}. Pass a "
+                "later slot"
             )
         names, listed = named_weights(weights)
         if names and self.names:
             if difference := describe_differences(self.names, names):
-                raise WeightError(f"the weights do not name the sources: {difference}")
+                raise WeightError(
+                    f"the names of the weights differ from the sources: {difference}"
+                )
             listed = tuple(
                 map(dict(zip(names, listed, strict=True)).__getitem__, self.names)
             )
         if len(listed) != (count := len(self.eras[0].original)):
-            raise WeightError(f"{len(listed)} weights are given for {count} sources")
+            raise WeightError(f"{len(listed)} weights were passed for {count} sources")
         return self._with(self._until(at), eras=[*self.eras, self._era(at, listed)])
 
     def as_described(
@@ -473,7 +476,7 @@ class MixingScheme(WeightedScheme):
         if self._name in WEIGHTLESS:
             if any(schedules_in(weights)):
                 raise ConfigError(
-                    f"the scheme {self._name!r} takes no notice of weights; use 'even'"
+                    f"the scheme {self._name!r} ignores weights. Use 'even'"
                 )
             era = Era(slot, [float(ever_positive(weight)) for weight in weights])
             era.original = tuple(weights)
@@ -625,7 +628,7 @@ def make_scheme(
         size = checked_whole(options.get("block_size", _BLOCK_SIZE), "block_size", 1)
         if size > _LARGEST_BLOCK:
             raise ConfigError(
-                f"block_size is {size}, more than {_LARGEST_BLOCK}; use 'random'"
+                f"block_size must be at most {_LARGEST_BLOCK}, got {size}. Use 'random'"
             )
         settings["block_size"] = size
     names, listed = named_weights(weights)

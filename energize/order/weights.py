@@ -101,7 +101,7 @@ class Schedule:
         for pair in listed:
             if not isinstance(pair, tuple | list) or len(pair) != 2:
                 raise ConfigError(
-                    f"Schedule: points are pairs (step, value); got {pair!r}"
+                    f"Schedule: points must be pairs (step, value), got {pair!r}"
                 )
         checked_choice(self.interpolation, "interpolation", INTERPOLATIONS, "Schedule")
         steps = _checked_steps([step for step, _ in listed], "Schedule")
@@ -121,7 +121,7 @@ class Schedule:
         """
         number = real_number(step)
         if number is None or not number >= 0:
-            raise ConfigError(f"Schedule: a step is a number, 0 or more; got {step!r}")
+            raise ConfigError(f"Schedule: a step must be a number >= 0, got {step!r}")
         slot = float(min(number, 2**62)) * self.slots_per_step
         return float(self.at(np.array([slot]))[0])
 
@@ -174,7 +174,8 @@ class WeightSchedulePoint:
         location = f"WeightSchedulePoint: the point at step {step}"
         if not isinstance(self.weights, Mapping) or not self.weights:
             raise WeightError(
-                f"{location}: weights map each source to a number; got {self.weights!r}"
+                f"{location}: weights must map each source to a number, got "
+                f"{self.weights!r}"
             )
         named = self.weights.items()
         checked = {
@@ -186,7 +187,8 @@ class WeightSchedulePoint:
             raise WeightError(f"{location}: all {len(checked)} weights are 0")
         if abs(total - 1) > _SUM_TOLERANCE:
             raise WeightError(
-                f"{location}: the weights sum to {total:.9g}, not to 1; correct them"
+                f"{location}: the weights sum to {total:.9g}, but must sum to 1. "
+                "Correct them"
             )
         object.__setattr__(self, "step", step)
         object.__setattr__(self, "weights", checked)
@@ -229,15 +231,15 @@ class WeightScheduler:
             isinstance(point, WeightSchedulePoint) for point in points
         ):
             raise ConfigError(
-                "WeightScheduler: schedule is a list of WeightSchedulePoint(step, "
-                f"weights), one at least; got {self.schedule!r}"
+                "WeightScheduler: schedule must be a non-empty list of "
+                f"WeightSchedulePoint(step, weights), got {self.schedule!r}"
             )
         object.__setattr__(self, "schedule", points)
         for point in points:
             if difference := describe_differences(self.dataset_names, point.weights):
                 raise WeightError(
-                    f"WeightScheduler: the point at step {point.step} does not name "
-                    f"the sources of the first one: {difference}"
+                    f"WeightScheduler: the point at step {point.step} has other "
+                    f"sources than the first one: {difference}"
                 )
         with raised_as("WeightScheduler", "Schedule"):
             [first, *_] = self.schedules().values()
@@ -284,7 +286,8 @@ def _checked_steps(listed: Sequence[object], owner: str) -> list[int]:
     steps = [checked_whole(step, f"{owner}: the step of a point", 0) for step in listed]
     if not steps or any(first >= second for first, second in pairwise(steps)):
         raise ConfigError(
-            f"{owner}: points are in order of their steps, one at least; got {steps}"
+            f"{owner}: points must be a non-empty list in the order of their steps, "
+            f"got {steps}"
         )
     return steps
 
@@ -354,9 +357,7 @@ def integer_weights(weights: Sequence[float | Fraction]) -> list[int]:
         WeightError: If no weight is above 0.
     """
     if not any(weights):
-        raise WeightError(
-            f"all {len(weights)} weights are 0; at least one source has to be drawn"
-        )
+        raise WeightError(f"all {len(weights)} weights are 0. Set at least one above 0")
     ratios = [as_fraction(weight) for weight in weights]
     denominator = math.lcm(*(ratio.denominator for ratio in ratios))
     numerators = [
@@ -408,7 +409,7 @@ def checked_temperature(temperature: object) -> float:
     number = real_number(temperature)
     if number is None or not 0 <= number < math.inf:
         raise ConfigError(
-            f"temperature is a finite number, 0 or more; got {temperature!r}"
+            f"temperature must be a finite number >= 0, got {temperature!r}"
         )
     return float(number)
 
@@ -432,9 +433,7 @@ def tempered(weights: Sequence[float | Fraction], temperature: float) -> list[fl
     """
     most = max(weights, default=0)
     if not most > 0:
-        raise WeightError(
-            f"all {len(weights)} weights are 0: nothing could ever be drawn"
-        )
+        raise WeightError(f"all {len(weights)} weights are 0. Set at least one above 0")
     raised = [(w / most) ** temperature if w > 0 else 0.0 for w in map(float, weights)]
     total = math.fsum(raised)
     return [power / total for power in raised]
@@ -506,8 +505,9 @@ def _check_range(floors: Sequence[Fraction], caps: Sequence[Fraction]) -> None:
     if sum(floors) > 1 + _ROUNDED or sum(caps) < 1 - _ROUNDED:
         raise ConfigError(
             f"min_share: the floors of the {len(floors)} datasets sum to "
-            f"{float(sum(floors)):g}, their caps (max_share) to {float(sum(caps)):g}; "
-            "shares sum to 1"
+            f"{float(sum(floors)):g}, their caps (max_share) to "
+            f"{float(sum(caps)):g}, but shares must sum to 1. Lower min_share or "
+            "raise max_share"
         )
 
 
@@ -516,7 +516,7 @@ def _check_number_of_limits(
 ) -> None:
     if len(limits) != len(weights):
         raise ConfigError(
-            f"{name}: {len(limits)} limits are given for {len(weights)} datasets"
+            f"{name}: {len(limits)} limits were passed for {len(weights)} datasets"
         )
 
 
@@ -544,7 +544,9 @@ def _checked_limits(
 def _checked_limit(limit: object, location: str, default: Fraction) -> Fraction:
     share = default if limit is None else real_number(limit)
     if share is None or not 0 <= share <= 1:
-        raise ConfigError(f"{location}: a share is a number from 0 to 1, got {limit!r}")
+        raise ConfigError(
+            f"{location}: a share must be a number from 0 to 1, got {limit!r}"
+        )
     return as_fraction(share)
 
 
@@ -600,7 +602,7 @@ def named_weights(
         listed = list(weights.items() if named else enumerate(weights))
     except TypeError:
         raise WeightError(
-            "weights are a list of numbers, or numbers by name; got "
+            "weights must be a list of numbers or a dict of numbers by name, got "
             f"{reprlib.repr(argument)}"
         ) from None
     checked = tuple(parse_weight(weight, f"weight {name!r}") for name, weight in listed)
@@ -757,8 +759,8 @@ class Era:
         )
         if self.points and self.points[-1] > _LAST_POINT:
             raise ConfigError(
-                f"a schedule has a point at slot {self.points[-1]}; the last may be "
-                f"{_LAST_POINT}"
+                "the last point of a schedule must be at most at slot "
+                f"{_LAST_POINT}, got {self.points[-1]}"
             )
         self._ways = _gradual_ranges(schedules)
         acting = _acting_points(schedules, block)
@@ -842,7 +844,7 @@ class Era:
         if not drawn.all():
             raise WeightError(
                 f"all {len(self.weights)} weights are 0 at slot "
-                f"{int(slots[int(drawn.argmin())])}: nothing could be drawn there"
+                f"{int(slots[int(drawn.argmin())])}. Set at least one above 0"
             )
 
 

@@ -107,10 +107,10 @@ def _check_arguments(
     samples: Sequence[Any], fields: Sequence[str], flatten: Sequence[str]
 ) -> None:
     if isinstance(fields, str) or isinstance(flatten, str) or not fields:
-        expected = "fields and flatten are names, of one field or more"
-        raise ConfigError(f"concat_pack: {expected}; got {fields!r} and {flatten!r}")
+        expected = "fields and flatten must be names, of at least one field"
+        raise ConfigError(f"concat_pack: {expected}, got {fields!r} and {flatten!r}")
     if not samples:
-        raise ConfigError("concat_pack: there are no samples; leave empty packs out")
+        raise ConfigError("concat_pack: the pack has no samples. Skip empty packs")
 
 
 def _sample_lengths(
@@ -123,7 +123,7 @@ def _sample_lengths(
             if len(tensor) != length:
                 raise ConfigError(
                     f"concat_pack: {name} has {len(tensor)} entries in {field!r} and "
-                    f"{length} in {first!r}; give one for each token"
+                    f"{length} in {first!r}. Pass one for each token"
                 )
     return lengths
 
@@ -140,8 +140,8 @@ def _columns(
         for name, sample in zip(names, samples, strict=True)
     ]
     message = (
-        "concat_pack: samples differ (list in flatten what some have none of, as "
-        "images)"
+        "concat_pack: samples differ (list fields that some samples lack, such as "
+        "images, in flatten)"
     )
     return columns_of(rows, message, [OWN])
 
@@ -149,7 +149,9 @@ def _columns(
 def _row(name: str, sample: Any, fields: Sequence[str]) -> dict[str, Any]:
     """Return the checked fields of a sample, without its weights."""
     if not is_record(sample):
-        raise ConfigError(f"concat_pack: {name} is no record: {type(sample).__name__}")
+        raise ConfigError(
+            f"concat_pack: {name} is not a record: {type(sample).__name__}"
+        )
     row = {
         field: value
         for field, value in fields_of(sample).items()
@@ -158,14 +160,14 @@ def _row(name: str, sample: Any, fields: Sequence[str]) -> dict[str, Any]:
     for field in fields:
         if row.get(field) is None:
             raise ConfigError(
-                f"concat_pack: {name} has no {field!r}; it has "
+                f"concat_pack: {name} has no {field!r}. Its fields: "
                 f"{', '.join(map(repr, row))}{nearest(field, list(row))}"
             )
     for field in MADE:
         if field in row and not (field == "position_ids" and field in fields):
             raise ConfigError(
                 f"concat_pack: {name} has a field {field!r}, which packs get from "
-                "lengths; give it another name, or list position_ids in fields"
+                "lengths. Rename it, or list position_ids in fields"
             )
     return row
 
@@ -180,7 +182,7 @@ def _tensors(
             tensor = as_tensor(value)
         except (TypeError, ValueError, RuntimeError) as error:
             raise ConfigError(
-                f"concat_pack: {name!r} of {called} is no tensor, array or list of "
+                f"concat_pack: {name!r} of {called} is not a tensor, array or list of "
                 f"numbers: {error}"
             ) from error
         tensors.append(tensor)
@@ -189,9 +191,10 @@ def _tensors(
         ]
         if not tensor.ndim or kinds[0] != kinds[1]:
             raise ConfigError(
-                f"concat_pack: {name!r} of {called} has dtype {tensor.dtype} and shape "
-                f"{tuple(tensor.shape)}, that of {names[0]} {tensors[0].dtype} and "
-                f"{tuple(tensors[0].shape)}; make all alike but the first dimension"
+                f"concat_pack: {name!r} of {called} has dtype {tensor.dtype} and "
+                f"shape {tuple(tensor.shape)}, but {names[0]} has {tensors[0].dtype} "
+                f"and {tuple(tensors[0].shape)}. Make all alike except the first "
+                "dimension"
             )
     return tensors
 

@@ -53,13 +53,13 @@ def checked_capacity(capacity: Capacity, owner: str) -> tuple[int, ...]:
     several = capacity if isinstance(capacity, list | tuple) else (capacity,)
     if not several:
         raise ConfigError(
-            f"{owner}: capacity is empty; give one number, or one for each length"
+            f"{owner}: capacity is empty. Pass one number, or one for each length"
         )
     capacities = tuple(
         checked_whole(value, f"{owner}: capacity", 1) for value in several
     )
     if max(capacities) >= MOST:
-        raise ConfigError(f"{owner}: capacity is below 2**40; got {max(capacities)}")
+        raise ConfigError(f"{owner}: capacity must be < 2**40, got {max(capacities)}")
     return capacities
 
 
@@ -78,13 +78,14 @@ def _checked_lengths(
         return np.zeros((0, len(capacities)), dtype=np.int64), capacities
     if array.dtype.kind not in "iu":
         raise ConfigError(
-            f"{owner}: lengths are whole numbers; got {array.dtype} like {array[:3]}"
+            f"{owner}: lengths must be whole numbers, got {array.dtype} like "
+            f"{array[:3]}"
         )
     rows = array.reshape(-1, 1) if array.ndim == 1 else array
     if rows.ndim != 2 or rows.shape[1] != len(capacities):
         raise ConfigError(
-            f"{owner}: lengths of shape {array.shape} do not go with {len(capacities)} "
-            "capacities; give as many for each sample"
+            f"{owner}: lengths of shape {array.shape} do not match {len(capacities)} "
+            "capacities. Pass one length for each capacity"
         )
     wrong = np.argwhere((rows < 0) | (rows > capacities))
     for sample, column in wrong[:1].tolist():
@@ -309,9 +310,8 @@ def _checked_costs(costs: Sequence[float] | FloatArray, samples: int) -> FloatAr
         array = np.full(1, np.nan)
     if array.shape != (samples,) or not (np.isfinite(array) & (array >= 0)).all():
         raise ConfigError(
-            f"balanced: costs are a number, 0 or more, for each of {samples} samples; "
-            "got "
-            f"{reprlib.repr(costs)}"
+            f"balanced: costs must have a number >= 0 for each of {samples} samples, "
+            f"got {reprlib.repr(costs)}"
         )
     return array
 
@@ -475,11 +475,12 @@ class Packer:
             counts = (
                 f"{len(self._lengths)} lengths and {len(self._capacities)} capacities"
             )
-            raise ConfigError(f"Packer: {counts}; give one length for each capacity")
+            raise ConfigError(f"Packer: {counts}. Pass one length for each capacity")
         for length in self._lengths:
             if not callable(length) and not isinstance(length, str):
                 raise ConfigError(
-                    f"Packer: length is a function, or a field's name; got {length!r}"
+                    "Packer: length must be a function or the name of a field, got "
+                    f"{length!r}"
                 )
         checked_choice(self.method, "method", METHODS, "Packer")
         checked_choice(self.too_long, "too_long", ("error", "skip"), "Packer")
@@ -487,7 +488,8 @@ class Packer:
             self.method != "balanced" or not callable(self.cost)
         ):
             raise ConfigError(
-                "Packer: cost is a function of a sample, for method='balanced' only"
+                "Packer: cost must be a function of a sample, and method must be "
+                "'balanced'"
             )
 
     @cached_property
@@ -531,11 +533,11 @@ class Packer:
         sample = named(samples[long[0]], f"sample {long[0]} of the list")
         both = tuple(lengths[long[0]]), self._capacities
         length, capacity = (values if values[1:] else values[0] for values in both)
-        reason = f"{sample} has length {length}, and a pack holds {capacity}"
+        reason = f"{sample} has length {length}, but a pack holds {capacity}"
         if self.too_long == "error":
             raise SampleError(
-                f"Packer: {reason}; cut it in the hook before, raise the capacity, or "
-                "leave such samples out with too_long='skip'"
+                f"Packer: {reason}. Cut it in the hook before, raise the capacity, or "
+                "set too_long='skip'"
             )
         text = (
             f"{len(long)} of {len(samples)} samples are too long and left out "
@@ -551,7 +553,7 @@ def _length(sample: Any, number: int, length: Length) -> int:
     result = whole_number(value, 0)
     if result is None:
         raise ConfigError(
-            f"Packer: length {length!r} of {called} is a whole number, 0 or more; got "
+            f"Packer: length {length!r} of {called} must be a whole number >= 0, got "
             f"{str(value)[:80]} ({type(value).__name__})"
         )
     return min(result, MOST)
@@ -562,5 +564,5 @@ def _cost(sample: Any, number: int, cost: Callable[[Any], float]) -> float:
     result = real_number(value)
     if result is None:
         called = named(sample, f"sample {number} of the list")
-        raise ConfigError(f"Packer: cost of {called} is a number; got {value!r}")
+        raise ConfigError(f"Packer: cost of {called} must be a number, got {value!r}")
     return float(result)

@@ -192,7 +192,7 @@ class Columns:
         self._defaults = dict(defaults or {})
         for name in self._defaults.keys() - columns.keys():
             raise ConfigError(
-                f"a default is given for {name!r}, and the columns to measure are "
+                f"a default is set for {name!r}, and the columns to measure are "
                 f"{', '.join(columns)}{nearest(name, list(columns))}"
             )
 
@@ -331,7 +331,7 @@ def _word_column(piece: Piece, name: str, default: Value | None) -> Column:
     if count > MOST_WORDS:
         raise PrepareError(
             f"column {name!r}: it has {count} different words, and a property has at "
-            f"most {MOST_WORDS}; measure something that samples have in common"
+            f"most {MOST_WORDS}. Measure a property that samples share"
         )
     return column
 
@@ -350,7 +350,7 @@ def _default_number(name: str, default: Value) -> Value:
             return _checked(
                 number_type(default) if isinstance(default, str) else default
             )
-    raise ConfigError(f"column {name!r} has numbers, and its default is {default!r}")
+    raise ConfigError(f"column {name!r} has numbers, but its default is {default!r}")
 
 
 # What becomes of the columns that a folder has.
@@ -380,14 +380,14 @@ def measure_of(how: object) -> Measure:
     if callable(how):
         return partial(_called, how)
     if not isinstance(how, str):
-        raise ConfigError(f"expected {_EXPECTED}; got {how!r}")
+        raise ConfigError(f"expected {_EXPECTED}, got {how!r}")
     measure, _, rest = how.partition(":") if ":" in how else ("", "", how)
     if measure == "image" and rest in _IMAGE_SIZES:
         return partial(_image, rest)
     options = parse_field(rest) if measure in _OF_PARTS else ()
     if not options or not _keys_fit(measure, options):
         hint = _measure_hint(how, measure, rest, options)
-        raise ConfigError(f"expected {_EXPECTED}; got {how!r}{hint}")
+        raise ConfigError(f"expected {_EXPECTED}, got {how!r}{hint}")
     return partial(_of_parts, _OF_PARTS[measure], options)
 
 
@@ -460,7 +460,7 @@ def _checked(value: Any) -> Value:
     if whole is None and number is not None and math.isfinite(number):
         return float(number)
     raise PrepareError(
-        "a column has finite numbers of at most 64 bits, or words of at most "
+        "a column must have finite numbers of at most 64 bits, or words of at most "
         f"{_LONGEST_WORD} letters; got {type(value).__name__} {str(value)[:80]!r}"
     )
 
@@ -508,7 +508,7 @@ def _length(sample: RawSample, access: PartAccess, names: list[str]) -> int:
         [_in_json(sample, access, names)] if access.keys else [*map(sample.text, names)]
     )
     if not all(isinstance(text, str) for text in texts):
-        raise PrepareError(f"{access} is no text; got {type(texts[0]).__name__}")
+        raise PrepareError(f"{access} must be text, got {type(texts[0]).__name__}")
     return sum(map(len, texts))
 
 
@@ -531,7 +531,7 @@ def _image(measure: str, sample: RawSample) -> int:
     """Measure images: the sum of their pixels, or the largest width or height."""
     names = [name for name in sample.sizes if kind_by_name(f"a.{name}") == "image"]
     if not names:
-        raise DataError(f"it has no image, but {', '.join(sample.sizes)}")
+        raise DataError(f"it has no image, only {', '.join(sample.sizes)}")
     sizes = []
     for name in names:
         with open_image(

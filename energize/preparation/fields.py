@@ -86,7 +86,7 @@ class FirstLook:
         if reasons:
             count = len(self.samples)
             raise PrepareError(
-                f"field map: {field!r} is to come from {source!r}, but in the first "
+                f"field map: {field!r} is read from {source!r}, but in the first "
                 f"{f'{count} samples' if count > 1 else 'sample'} of {self.path} "
                 f"{'; '.join(list(reasons)[:2])}"
             )
@@ -108,8 +108,8 @@ class FirstLook:
                 ]
                 if part_names:
                     raise PrepareError(
-                        f"field map: {field!r} would hold the names of parts that "
-                        f"{source!r} has, such as {part_names[0]!r}, and not the "
+                        f"field map: {field!r} would have the names of parts in "
+                        f"{source!r}, like {part_names[0]!r}, and not the "
                         "parts. Make it CrudeWebdataset, and insert the parts in a "
                         "cooker or a sample_loader (or, for the names, use --field-map "
                         f"{field}={source})"
@@ -134,13 +134,13 @@ def check_choice(sample_type: str | None, field_map: Mapping[str, str] | None) -
     if sample_type is None:
         if field_map:
             raise ConfigError(
-                "a field map needs a sample type: give sample_type (--sample-type)"
+                "a field map needs a sample type. Pass sample_type (--sample-type)"
             )
         return
     if sample_type not in SAMPLE_TYPE_NAMES:
         raise ConfigError(
             f"sample type {sample_type!r} is not "
-            f"known{nearest(sample_type, SAMPLE_TYPE_NAMES)}; known are "
+            f"known{nearest(sample_type, SAMPLE_TYPE_NAMES)}. Known types: "
             f"{', '.join(SAMPLE_TYPE_NAMES)}"
         )
     if field_map is not None:
@@ -181,8 +181,9 @@ def choose_config(
             if look.json_keys:
                 keys = f", keys of the json part: {some(look.json_keys)}"
             raise PrepareError(
-                f"nothing says which part holds the {name!r} of a {called}; give a "
-                f"field map (--field-map). {_parts_listed(parts)}{keys}"
+                f"the field map has no part for the {name!r} of a {called}. Pass a "
+                "field map (--field-map). "
+                f"{_parts_listed(parts)}{keys}"
             )
     return SampleConfig(module_of(called), called, chosen)
 

@@ -301,8 +301,8 @@ def _check_whole(tasks: int | None, *, whole: bool) -> None:
     """Raise `ConfigError` for tasks, if an option needs all shards at once."""
     if tasks is not None and whole:
         raise ConfigError(
-            "tar_index_only and fix_duplicates take all shards at once: leave tasks "
-            "(--tasks) out"
+            "tar_index_only and fix_duplicates take all shards at once. Remove tasks "
+            "(--tasks)"
         )
 
 
@@ -408,8 +408,8 @@ def stage_texts(
 def _check_new(root: Path, overwrite: bool) -> None:
     if nv_meta.is_prepared(root) and not overwrite:
         raise PrepareError(
-            f"{root} is prepared already; give overwrite=True (--force-overwrite) for "
-            "it anew"
+            f"{root} is prepared already. Pass overwrite=True (--force-overwrite) to "
+            "prepare it again"
         )
 
 
@@ -429,8 +429,7 @@ def keep_index(
     index = path_of(index_path(str(tar)))
     if shard.count != indexed.get(shard.name, shard.count):
         raise ShardError(
-            f"{tar} has {shard.count} samples, and .info.json says "
-            f"{indexed[shard.name]}"
+            f"{tar} has {shard.count} samples, but .info.json has {indexed[shard.name]}"
         )
     shard.results["same"] = (
         indexed and index.is_file() and read_file(index) == shard.index
@@ -466,7 +465,7 @@ def check_members(shard: ShardHeaders) -> tuple[int, str]:
     """
     if not shard.content.samples:
         raise ShardError(
-            f"{shard.path} holds no samples: no member is named KEY.PART, like 01.jpg"
+            f"{shard.path} has no samples: no member is named KEY.PART, like 01.jpg"
         )
     for key, _, parts in shard.content.samples:
         if key.startswith("/") or ".." in key.split("/"):
@@ -475,11 +474,11 @@ def check_members(shard: ShardHeaders) -> tuple[int, str]:
                 "that is"
             )
             raise ShardError(
-                f"{message} absolute or has '..' in it; pack the shard again"
+                f"{message} absolute or has '..' in it. Pack the shard again"
             )
         if not is_utf8(key) or not all(is_utf8(part.name) for part in parts):
             message = f"{shard.path}: sample {key!r} has a name that is no UTF-8"
-            raise ShardError(f"{message}; rename its files and pack the shard again")
+            raise ShardError(f"{message}. Rename its files and pack the shard again")
     left_out = shard.content.left_out
     return len(left_out), next(iter(left_out), "")
 
@@ -562,8 +561,9 @@ def ratios_of(ratios: Mapping[str, float] | Sequence[float] | str | None) -> Any
         numbers = []
     if not 1 <= len(numbers) <= len(_PARTS):
         raise ConfigError(
-            "split ratio: expected up to three numbers for train, val and test such "
-            f"as 8,1,1, got {ratios!r}"
+            "split ratio: expected up to three numbers for train, val and test, like "
+            "8,1,1, got "
+            f"{ratios!r}"
         )
     return dict(zip(_PARTS, numbers, strict=False))
 
@@ -595,7 +595,8 @@ def split(
         return _by_patterns(shards, patterns)
     got = "neither" if ratios is None else "both"
     raise ConfigError(
-        f"give split_ratios (--split-ratio) or split_patterns (--split-parts): {got}"
+        "pass either split_ratios (--split-ratio) or split_patterns (--split-parts): "
+        f"{got}"
     )
 
 
@@ -610,13 +611,9 @@ def _by_ratios(
     """
     for part, ratio in ratios.items():
         if not math.isfinite(ratio) or ratio < 0:
-            raise ConfigError(
-                f"the split ratio of {part!r} must be 0 or more, got {ratio}"
-            )
+            raise ConfigError(f"the split ratio of {part!r} must be >= 0, got {ratio}")
     if not any(ratios.values()):
-        raise ConfigError(
-            f"at least one split ratio must be above 0, got {dict(ratios)}"
-        )
+        raise ConfigError(f"at least one split ratio must be > 0, got {dict(ratios)}")
     shards = list(shards)
     if shuffle_seed is not None:
         # The generator of Energon, so that the same seed cuts the same way.
@@ -715,8 +712,9 @@ def _by_patterns(shards: Sequence[str], patterns: Mapping[str, Sequence[str]]) -
         )
         if not parts[part]:
             raise PrepareError(
-                f"split {part!r}: no shard matches {' or '.join(regexes)}, regular "
-                f"expressions that are compared with names like {shards[0]} from their "
+                f"split {part!r}: no shard matches {' or '.join(regexes)}. They are "
+                "regular expressions, compared with names like "
+                f"{shards[0]} from their "
                 "start"
             )
     return parts
@@ -790,7 +788,7 @@ def prepare_jsonl(
         raise DatasetNotFoundError(f"{file} does not exist")
     if not file.is_file() or file.suffix != ".jsonl":
         raise PrepareError(
-            f"{file} is no .jsonl file; for a folder of tar shards call prepare"
+            f"{file} is not a .jsonl file. For a folder of tar shards, call prepare"
         )
     index, crc = (
         path_of(name(str(file))) for name in (jsonl_index_path, jsonl_checksums_path)
@@ -832,10 +830,10 @@ def _offsets(path: Path, on_progress: Callable[[int, int], None]) -> array[int]:
         )
         raise PrepareError(f"{message}:{listed(faults, wrong)}")
     if not offsets:
-        raise PrepareError(f"{path} holds no samples: every line is blank")
+        raise PrepareError(f"{path} has no samples: every line is blank")
     if at != size:
         raise PrepareError(
-            f"{path} grew or shrank while it was indexed; wait until it is written"
+            f"{path} grew or shrank while it was indexed. Wait until it is written"
         )
     on_progress(size, size)
     offsets.append(size)

@@ -219,7 +219,7 @@ def _files(root: Path, media: MediaFilterConfig) -> Iterator[str]:
             if not file.startswith(".") and media.should_consider_media(name):
                 if not is_utf8(name):
                     raise PrepareError(
-                        f"{root}: the name {name!r} is no UTF-8; rename the file"
+                        f"{root}: the name {name!r} is not UTF-8. Rename the file"
                     )
                 yield name
 

@@ -116,7 +116,7 @@ class RawSample:
         try:
             return self.part(name).decode()
         except UnicodeDecodeError as reason:
-            raise PrepareError(f"{name} is no UTF-8: {reason}") from reason
+            raise PrepareError(f"{name} is not UTF-8: {reason}") from reason
 
     def raw(self) -> dict[str, Any]:
         """Return the sample as `WebdatasetSource` returns it."""
@@ -159,7 +159,7 @@ class ScannedShard:
         """Yield the differences from the stored index and record."""
         path = root / self.name
         if self.count != count:
-            yield f"{path} has {self.count} samples, and .info.json says {count}"
+            yield f"{path} has {self.count} samples, but .info.json has {count}"
         file = index_path(str(path))
         with os_errors_as(ShardError):
             data = read_file(file)
@@ -391,16 +391,16 @@ def find_shards(
     ]
     if faults:
         raise PrepareError(
-            f"below {path}, these may be, or hold, shards and cannot be read:"
+            f"below {path}, these may be or contain shards, and are not readable:"
             f"{listed(faults)}\n"
-            "Mount the disk, repair the link or allow reading; or leave them out with "
+            "Mount the disk, repair the link, allow reading, or exclude them with "
             "--exclude"
         )
     _check_names(path, names)
     if not names:
         exception = f" but those that {exclude!r} excludes" if exclude else ""
         raise PrepareError(
-            f"{path} has no *.tar files in it{exception}; write_shards writes some"
+            f"{path} has no *.tar files{exception}; write_shards writes some"
         )
     return sorted(names, key=PurePosixPath), notes
 
@@ -420,12 +420,10 @@ def _check_shard_folder(path: Path) -> None:
     if not path.exists():
         raise DatasetNotFoundError(f"{path} {absent(path)}{in_place_of(path)}")
     if not path.is_dir():
-        raise PrepareError(
-            f"{path} is a file; give the folder that holds the tar shards"
-        )
+        raise PrepareError(f"{path} is a file. Pass the folder of the tar shards")
     if is_converting(path):
         raise PrepareError(
-            f"a conversion to {path} has not ended; run energize convert again"
+            f"a conversion to {path} has not ended. Run energize convert again"
         )
 
 
@@ -584,9 +582,9 @@ def _check_names(path: Path, names: Sequence[str]) -> None:
     ]
     if bad:
         raise PrepareError(
-            f"{len(bad)} shards of {path} have names that are no UTF-8, or hold "
-            "control "
-            f"characters:{listed(bad)}\nRename them, or leave them out with --exclude"
+            f"{len(bad)} shards of {path} have names that are not UTF-8, or have "
+            "control characters:"
+            f"{listed(bad)}\nRename them, or exclude them with --exclude"
         )
 
 

@@ -316,7 +316,7 @@ class Job:
                         yield _marked(line)
         except (ValueError, TypeError, LookupError, AttributeError) as reason:
             raise PrepareError(
-                f"{marker} is damaged: {reason}. Remove it, and run task {task} again"
+                f"{marker} is damaged: {reason}. Remove it and run task {task} again"
             ) from reason
 
 
@@ -412,7 +412,7 @@ def check_ended(path: Path, ended: Sequence[bool], addition: str = "") -> None:
         raise PrepareError(
             f"{path}: of {len(ended)} tasks, these have not ended with these options "
             "and shards: "
-            f"{missing}{addition}. Run them, and then the merge"
+            f"{missing}{addition}. Run them, then the merge"
         )
 
 
@@ -421,7 +421,8 @@ def check_tasks(tasks: int | None, task: int | None, *, merge: bool) -> None:
     if tasks is None:
         if task is not None or merge:
             raise ConfigError(
-                "task and merge (--task, --merge) need tasks (--tasks): how many"
+                "task and merge (--task, --merge) need tasks (--tasks), the number of "
+                "tasks"
             )
         return
     checked_whole(tasks, "tasks", 1)

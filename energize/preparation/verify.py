@@ -261,9 +261,8 @@ def check_counts(path: Path) -> None:
         room = [file.stat().st_size // least for least, file in files if exists(file)]
         if count > max(room, default=0):
             raise ShardError(
-                f"{tar}: .info.json counts {count} samples, and neither the shard nor "
-                "its index has room for so many; copy the folder again, or prepare it "
-                "again"
+                f"{tar}: .info.json counts {count} samples, but the shard and its "
+                "index are too small for them. Copy or prepare the folder again"
             )
 
 

@@ -123,7 +123,7 @@ def _results(
                 yield result.result()
     except (BrokenProcessPool, OSError) as reason:
         raise PrepareError(
-            f"{fault}, for want of memory or files perhaps: {reason}. Use fewer "
+            f"{fault}, perhaps from lack of memory or open files: {reason}. Use fewer "
             "processes (--num-workers), or see `ulimit -n` and `ulimit -u`"
         ) from reason
     finally:

@@ -73,7 +73,7 @@ def locked(path: Path, *, shared: bool = False) -> Iterator[None]:
                 fcntl.flock(descriptor, mode | fcntl.LOCK_NB)
             except BlockingIOError as reason:
                 raise PrepareError(
-                    f"{path} is being prepared by another process; wait until it is "
+                    f"{path} is being prepared by another process. Wait until it is "
                     "done"
                 ) from reason
         yield
@@ -176,8 +176,9 @@ def new_database(
             database.commit()
     except sqlite3.Error as reason:
         raise PrepareError(
-            f"{final} cannot be written: {reason}. Make room; if it is damaged, write "
-            "it again with `energize prepare --tar-index-only --sqlite`"
+            f"{final} cannot be written: {reason}. Free some space. If the file is "
+            "damaged, write it again with "
+            "`energize prepare --tar-index-only --sqlite`"
         ) from reason
 
 
@@ -262,7 +263,7 @@ def write_shards(
                     with writing(shards[-1], PrepareError):
                         tar.write({"__key__": key} | encoded)
         if not shards:
-            raise PrepareError(f"there are no samples to write to {root}")
+            raise PrepareError(f"no samples to write to {root}")
         for shard in shards if checksums else ():
             staged = files.place(shard)
             headers = ShardHeaders(staged.parent, staged.name)
@@ -279,7 +280,8 @@ def _check_pattern(pattern: str) -> None:
         first = second = ""
     if first == second or "/" in first or not first.endswith(".tar"):
         raise ConfigError(
-            "write_shards: pattern names a shard by its number, 'shard-%06d.tar'; got "
+            "write_shards: pattern must have the number of the shard, like "
+            "'shard-%06d.tar', got "
             f"{pattern!r}"
         )
 
@@ -289,7 +291,7 @@ def _check_empty(folder: Path) -> None:
         entry = next(folder.iterdir(), None)
     if entry is not None:
         raise PrepareError(
-            f"{folder} is not empty: there is {entry.name}; give a new folder"
+            f"{folder} is not empty: it has {entry.name}. Pass a new folder"
         )
 
 
@@ -314,15 +316,15 @@ def new_tar(files: NewFiles, shard: Path) -> Iterator[Any]:
 def _checked_key(sample: object, number: int) -> str:
     if not isinstance(sample, Mapping):
         message = f"sample {number} is a {type(sample).__name__}"
-        raise PrepareError(f"{message}, and no dict of its parts")
+        raise PrepareError(f"{message}, not a dict of its parts")
     key = sample.get("__key__")
     if not isinstance(key, str) or not key:
         message = f"sample {number}: '__key__' is a text; got {key!r}, beside"
         raise PrepareError(f"{message} {some(sample) or 'no parts'}")
     if any(character in "./" or not character.isprintable() for character in key):
         raise PrepareError(
-            f"sample {number}: the key {key!r} holds a dot, a slash, or what cannot be "
-            "printed; write '_' or '-' instead"
+            f"sample {number}: the key {key!r} has a dot, a slash or a character that "
+            "cannot be printed. Use '_' or '-' instead"
         )
     return key
 
@@ -335,12 +337,13 @@ def _encoded(
     for name, value in sample.items():
         if not _is_part_name(name):
             raise PrepareError(
-                f"{location}: a part has a name like 'jpg' or 'seg.png'; got {name!r}"
+                f"{location}: the name of a part must be like 'jpg' or 'seg.png', got "
+                f"{name!r}"
             )
         if not name.startswith("_"):
             parts[name] = _encoded_part(name, value, encode, location)
     if not parts:
-        raise PrepareError(f"{location} has no parts beside its key")
+        raise PrepareError(f"{location} has no parts except its key")
     return parts
 
 
@@ -356,7 +359,7 @@ def _encoded_part(
     """Return a part as bytes; raise `PrepareError` if it cannot be encoded."""
     if isinstance(value, str) and kind_by_name(f"a.{name}") == "image":
         message = f"{location}: part {name!r} is the text {value[:80]!r}"
-        raise PrepareError(f"{message}; give the bytes of the file, or a PIL image")
+        raise PrepareError(f"{message}. Pass the bytes of the file, or a PIL image")
     whole = bytes(value) if isinstance(value, bytearray | memoryview) else value
     try:
         encoded: bytes = encode({name: whole})[name]
@@ -365,7 +368,7 @@ def _encoded_part(
             f"{location}: part {name!r}, {type(value).__name__}, cannot be encoded by "
             "that name"
         )
-        raise PrepareError(f"{message}: {reason}. Give bytes") from reason
+        raise PrepareError(f"{message}: {reason}. Pass bytes") from reason
     return encoded
 
 

@@ -178,7 +178,7 @@ def blame(
     ranks = lines[0].world_size
     if rank is not None and rank >= ranks:
         raise ConfigError(
-            f"there is no rank {rank}: step {step:,} was made by {ranks} ranks"
+            f"rank {rank} is missing: step {step:,} was made by {ranks} ranks"
         )
     weights = weights_of(levels)
     places = Places(dataset, levels)
@@ -273,7 +273,7 @@ def _recorded(file: Path, step: int) -> Iterator[Delivered]:
         for number, line in enumerate(lines):
             if not number and not line.startswith('{"step": '):
                 raise ConfigError(
-                    f"{file}: not a file of losses of get_loader(losses=...)"
+                    f"{file} is not a file of losses of get_loader(losses=...)"
                 )
             if not line.startswith(mark):
                 continue

@@ -493,8 +493,8 @@ def checked_steps(
     samples = int(dataset.consumed(1).sum())
     if (first + count) * samples > _FARTHEST:
         raise ConfigError(
-            f"step {first + count:,} of {samples:,} samples each is too far away; "
-            f"samples are counted up to {_FARTHEST:,}"
+            f"step {first + count:,} of {samples:,} samples each is too far away. "
+            f"Samples are counted up to {_FARTHEST:,}"
         )
     return first, count
 

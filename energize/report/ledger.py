@@ -315,7 +315,7 @@ class Book:
         """Log a loss that is not finite."""
         more = ""
         if self._named == _NAMED:
-            more = "; more are counted in loader.report()"
+            more = ". More are counted in loader.report()"
         text = "rank %d, step %d: the loss of %s is %s%s"
         _log.warning(text, rank, step, location, loss, more)
 
@@ -502,7 +502,7 @@ def _costs(value: Any) -> Sequence[float]:
     numbers = [real_number(cost) for cost in costs]
     if not all(number is not None and 0 <= number < math.inf for number in numbers):
         raise ConfigError(
-            "Ledger(item_cost=...) must return a number, 0 or more, or one for each "
+            "Ledger(item_cost=...) must return a number >= 0, or one for each "
             f"sample, got {str(value)[:80]!r}"
         )
     return costs

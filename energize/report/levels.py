@@ -24,7 +24,7 @@ from energize.core.trace import (
     Trace,
     consumed,
 )
-from energize.core.tree import one_each
+from energize.core.tree import has_single_samples
 from energize.data.selection import input_labels, source_labels
 from energize.datasets.blend import BlendDataset
 from energize.datasets.mix_args import numbered
@@ -460,7 +460,7 @@ def _mean_size(node: Dataset[Any]) -> float:
     if not node.indexed:
         return math.nan if several(node) else 1.0
     dataset = cast("IndexedDataset[Any]", node)
-    items = 1 if one_each(dataset) else min(_ITEMS_LOOKED_AT, dataset.size)
+    items = 1 if has_single_samples(dataset) else min(_ITEMS_LOOKED_AT, dataset.size)
     return float(dataset.consumed(items).sum()) / max(items, 1) or 1.0
 
 

@@ -90,19 +90,18 @@ def _array(data: bytes) -> np.ndarray[Any, Any]:
     stream = io.BytesIO(data)
     version = np.lib.format.read_magic(stream)
     if version not in _NPY_HEADERS:
-        raise ValueError(f"format version {version} of .npy files is not known")
+        raise ValueError(f"unknown format version {version} of .npy files")
     shape, _, dtype = _NPY_HEADERS[version](stream)
     if dtype.hasobject:
-        raise ValueError(
-            "it holds Python objects, which are pickled; nothing is ever unpickled"
-        )
+        raise ValueError("it has pickled Python objects, which are never unpickled")
     # The array is made before its bytes are read, so what the header says is compared
     # with them.
     promised = math.prod(shape) * dtype.itemsize
     available = len(data) - stream.tell()
     if promised != available:
         raise ValueError(
-            f"the header says {promised} bytes of values, and there are {available}"
+            f"the header promises {promised} bytes of values, but the file has "
+            f"{available}"
         )
     stream.seek(0)
     return np.lib.format.read_array(stream, allow_pickle=False)

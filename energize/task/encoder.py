@@ -239,8 +239,8 @@ class TaskEncoder(Generic[T_sample, T_encoded_sample, T_raw_batch, T_batch]):
         if "primary" in needs_of(chosen.cook) and "primary" not in aux:
             if get_primary_aux is None:
                 raise ConfigError(
-                    f"{function_name(chosen.cook)} needs the files of its own dataset; "
-                    "give get_primary_aux, a function that returns their store"
+                    f"{function_name(chosen.cook)} needs the files of its own dataset. "
+                    "Pass get_primary_aux, a function that returns their store"
                 )
             primary = self._decoding(get_primary_aux())
         stores = {name: self._decoding(store) for name, store in aux.items()}
@@ -290,8 +290,8 @@ class TaskEncoder(Generic[T_sample, T_encoded_sample, T_raw_batch, T_batch]):
         else:
             if active.issuperset(_PACKING):
                 _log.warning(
-                    "%s has hooks that pack, and packing_buffer_size is not given: "
-                    "nothing is packed",
+                    "%s has packing hooks, but packing_buffer_size is missing: nothing "
+                    "is packed. Set packing_buffer_size",
                     type(self).__name__,
                 )
             if "postencode_sample" in active:
@@ -315,18 +315,18 @@ class TaskEncoder(Generic[T_sample, T_encoded_sample, T_raw_batch, T_batch]):
         missing = [name for name in _PACKING if name not in active]
         if missing:
             raise ConfigError(
-                f"packing_buffer_size={buffer_size} is given, and "
+                f"packing_buffer_size={buffer_size} needs packing hooks, but "
                 f"{type(self).__name__} has no "
-                f"{' and no '.join(missing)}: packing needs both"
+                f"{' and no '.join(missing)}. Define both"
             )
         post = (
             Hook(self, "postencode_sample") if "postencode_sample" in active else None
         )
         if post is not None and generates(post):
             raise ConfigError(
-                f"{function_name(post)} is a generator function: under packing it "
-                "returns the sample of a pack, and what yields is preencode_sample or "
-                "pack_selected_samples"
+                f"{function_name(post)} is a generator function, and under packing it "
+                "must return the sample of a pack. Only preencode_sample and "
+                "pack_selected_samples can yield"
             )
         select, pack = (Hook(self, name) for name in _PACKING)
         return PackingDataset(samples, buffer_size, select, pack, sample_encoder=post)
@@ -502,7 +502,8 @@ class DefaultTaskEncoder(TaskEncoder[T_sample, T_encoded_sample, T_raw_batch, T_
                 isinstance(record_type, type) and is_record_type(record_type)
             ):
                 raise ConfigError(
-                    f"{name} is a dataclass, a NamedTuple or dict; got {record_type!r}"
+                    f"{name} must be a dataclass, a NamedTuple or dict, got "
+                    f"{record_type!r}"
                 )
         self._encoded_sample_type = encoded_sample_type
         self._raw_batch_type = raw_batch_type or cast(
@@ -538,7 +539,7 @@ def _converted(value: Any, record_type: type[T] | None) -> T:
         return cast("T", value)
     if not is_record(value):
         raise ConfigError(
-            f"a {record_type.__name__} is filled from a record, by name; got a "
+            f"a {record_type.__name__} must be filled from a record, by name, got a "
             f"{type(value).__name__}"
         )
     fields = fields_of(value)
@@ -587,7 +588,7 @@ class AugmentTaskEncoder(TaskEncoder[T_sample, T_encoded_sample, T_raw_batch, T_
     ) -> None:
         if not isinstance(task_encoder, TaskEncoder):
             raise ConfigError(
-                f"{type(self).__name__} adds to a TaskEncoder; got {task_encoder!r}"
+                f"{type(self).__name__} must wrap a TaskEncoder, got {task_encoder!r}"
             )
         for name in (*BUILDERS, *_STEPS):
             method = getattr(type(task_encoder), name)
@@ -596,9 +597,9 @@ class AugmentTaskEncoder(TaskEncoder[T_sample, T_encoded_sample, T_raw_batch, T_
                 getattr(AugmentTaskEncoder, name),
             ):
                 raise ConfigError(
-                    f"{type(task_encoder).__name__} overrides {name}, which would call "
-                    f"its own hooks, not those of {type(self).__name__}; override it "
-                    "there instead"
+                    f"{type(task_encoder).__name__} overrides {name}. It would call "
+                    "its own hooks, not those of "
+                    f"{type(self).__name__}. Override it there instead"
                 )
         self.wrapped_encoder = task_encoder
         for name in (*HOOKS, *BUILDERS, "decoder", "cookers", "default_hooks"):
@@ -669,9 +670,9 @@ def _check_decoder_is_free(
         return
     if encoder.decoder is not TaskEncoder.decoder:
         raise ConfigError(
-            f"{owner}: {', '.join(options) or 'auto_decode'} says how samples are "
-            f"decoded, and so does the decoder of {type(encoder).__name__}; leave one "
-            "out"
+            f"{owner}: {', '.join(options) or 'auto_decode'} sets how samples are "
+            "decoded, and so does the decoder of "
+            f"{type(encoder).__name__}. Remove one of them"
         )
 
 
@@ -700,9 +701,9 @@ class PackingEncoder(AugmentTaskEncoder[Any, Any, Any, Any]):
         super().__init__(task_encoder)
         if overrides(task_encoder, "select_samples_to_pack"):
             raise ConfigError(
-                "packing says here which samples share a pack, and so does "
-                f"select_samples_to_pack of {type(task_encoder).__name__}; remove "
-                "either"
+                "packing sets the samples of a pack, and so does "
+                "select_samples_to_pack of "
+                f"{type(task_encoder).__name__}. Remove one of them"
             )
         self.packer = packer
         self.fields = fields
@@ -748,14 +749,15 @@ class Level:
         if wrong is not None:
             name = "global_batch_size" if read else "a buffer size"
             raise ConfigError(
-                f"level: {name}={wrong} does not go with this cost. What encoded items "
-                "hold, an ItemCost, levels a buffer of them; a column levels whole "
+                f"level: {name}={wrong} does not apply to this cost. An ItemCost, a "
+                "cost of encoded items, levels a buffer of them. A column levels whole "
                 "global batches"
             )
         if not read and self.global_batch_size is None:
             raise ConfigError(
-                "level says what samples cost, and global_batch_size is missing: among "
-                "the samples of how many micro batches those of one are chosen"
+                "level sets the cost of samples, but global_batch_size is missing. "
+                "Pass the size of the global batch whose samples are distributed over "
+                "its micro batches"
             )
 
     @classmethod
@@ -772,8 +774,8 @@ class Level:
             return None
         name = "level_buffer_size" if global_batch_size is None else "global_batch_size"
         raise ConfigError(
-            f"{name} is given, and level, which says what samples cost, is not. (For "
-            "gradient accumulation alone, give global_batch_size to get_loader)"
+            f"{name} is set, but level, the cost of samples, is missing. For gradient "
+            "accumulation alone, pass global_batch_size to get_loader"
         )
 
     def batches(
@@ -787,13 +789,13 @@ class Level:
     ) -> Dataset[Any]:
         """Return encoded samples after the other hooks, as batches of level cost."""
         if batch_size is None:
-            raise ConfigError("level is about batches, and batch_size is None")
+            raise ConfigError("level needs batches, but batch_size is None")
         is_overridden = type(encoder).build_batch is not TaskEncoder.build_batch
         if is_overridden or "batch_group_criterion" in active_hooks(encoder):
             raise ConfigError(
                 f"{type(encoder).__name__} overrides batch_group_criterion or "
-                "build_batch, which say which samples share a batch, and so does "
-                "level; give one of the two"
+                "build_batch, which set the samples of a batch, and so does level. "
+                "Remove one of the two"
             )
         items = encoder.build_batch(
             samples, batch_size=None, packing_buffer_size=packing_buffer_size

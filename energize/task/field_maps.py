@@ -110,7 +110,7 @@ class PartAccess:
             except (LookupError, TypeError, ValueError):
                 reached = PartAccess(self.part, self.keys[:depth])
                 raise DataError(
-                    f"{self} leads nowhere: {reached} is {_shape(value)}"
+                    f"{self} has no value: {reached} is {_shape(value)}"
                 ) from None
         return value
 
@@ -174,8 +174,8 @@ def parse_field(text: str) -> tuple[PartAccess, ...]:
         match = _ACCESS.match(text, position)
         if match is None or text[match.end() : match.end() + 1] not in ("", ","):
             raise ConfigError(
-                f"{text!r} does not say which part a field is read from: expected "
-                "parts such as 'jpg,png', with keys in brackets for JSON, "
+                f"{text!r} has no part to read the field from: expected parts like "
+                "'jpg,png', with keys in brackets for JSON, "
                 "'json[caption][en]'"
             )
         options.append(PartAccess(match["part"], tuple(_KEY.findall(match["keys"]))))
@@ -218,7 +218,7 @@ def check_sample_type(sample_type: Any) -> None:
         isinstance(sample_type, type) and issubclass(sample_type, Sample | CrudeSample)
     ):
         raise ConfigError(
-            "sample_type is a dataclass that extends Sample, or CrudeSample; got "
+            "sample_type must be a dataclass that extends Sample, or CrudeSample, got "
             f"{sample_type!r}"
         )
 
@@ -232,7 +232,8 @@ def check_field_map(sample_type: type, field_map: Mapping[str, str]) -> None:
     metadata = METADATA.intersection(field_map)
     if metadata:
         raise ConfigError(
-            f"field_map names {', '.join(sorted(metadata))}, which is not of a part"
+            f"field_map names {', '.join(sorted(metadata))}, which are not read from a "
+            "part"
         )
     check_fields(sample_type, field_map, "field_map names")
     for text in field_map.values():

@@ -256,8 +256,8 @@ class Hook:
         if result is None:
             noun = "batch" if "batch" in self.name else "sample"
             raise ReturnError(
-                f"{function_name(self.method)} returned None, which is no {noun}: does "
-                "it lack a `return`? Raise SkipSample to leave something out"
+                f"{function_name(self.method)} returned None, which is not a {noun}. "
+                "Add a `return`, or raise SkipSample to skip the sample"
             )
         return result
 
@@ -271,7 +271,7 @@ def hook_index(takes: str, name: str) -> int:
     hook = context.hook
     if hook is None:
         raise ConfigError(
-            f"{name} is known while a dataset calls a hook of the encoder, not here"
+            f"{name} is only available while a dataset calls a hook of the encoder"
         )
     index = context.number
     ranks = 1 if context.config is None else context.config.world_size
@@ -285,7 +285,7 @@ def hook_index(takes: str, name: str) -> int:
         batch = index if context.batch is None else context.batch
         return batch // ranks
     raise ConfigError(
-        f"{name} is not known in {hook.name}, which is given several samples"
+        f"{name} is not available in {hook.name}, which receives several samples"
     )
 
 
@@ -311,8 +311,8 @@ def check_encoder(encoder: Any) -> None:
     for name in _RETURN:
         if generates(getattr(encoder, name)):
             raise ConfigError(
-                f"{encoder_class.__name__}.{name} is a generator function, and has to "
-                "return"
+                f"{encoder_class.__name__}.{name} is a generator function, but must "
+                "return its result"
             )
     if {"preencode_sample", "encode_sample"} <= active_hooks(encoder):
         raise ConfigError(
@@ -352,11 +352,11 @@ class Cooker:
     def __post_init__(self) -> None:
         if not callable(self.cook):
             raise ConfigError(
-                f"Cooker: cook is a function of a crude sample; got {self.cook!r}"
+                f"Cooker: cook must be a function of a crude sample, got {self.cook!r}"
             )
         if not isinstance(self.has_subflavors, Mapping | None):
             raise ConfigError(
-                "Cooker: has_subflavors is a dict of labels, or None; got "
+                "Cooker: has_subflavors must be a dict of labels, or None, got "
                 f"{self.has_subflavors!r}"
             )
 
@@ -434,13 +434,14 @@ def cooker_for(
     """Return the first cooker that fits; raise `ConfigError` if none does."""
     for cooker in cookers:
         if not isinstance(cooker, Cooker):
-            raise ConfigError(f"cookers is a list of Cooker, got {cooker!r}")
+            raise ConfigError(f"cookers must be a list of Cooker, got {cooker!r}")
         if cooker.fits(subflavors):
             return cooker
     wanted = ", ".join(str(dict(cooker.has_subflavors or {})) for cooker in cookers)
     raise ConfigError(
-        f"{location}: no cooker fits its subflavors {dict(subflavors or {})}; those of "
-        f"the encoder are for {wanted}. Give it matching subflavors, or add a Cooker "
+        f"{location}: no cooker fits its subflavors {dict(subflavors or {})}. The "
+        "cookers of the encoder are for "
+        f"{wanted}. Give it matching subflavors, or add a Cooker "
         "without has_subflavors"
     )
 
@@ -528,7 +529,7 @@ class Joining:
             names = ", ".join(sorted(value_type.__name__ for value_type in types))
             subject = f"field {path}" if path else "values"
             raise ConfigError(
-                f"{subject} of different types cannot be joined: {names}; {MAKE_ALIKE}"
+                f"{subject} of different types cannot be joined: {names}. {MAKE_ALIKE}"
             )
 
     def columns(self, records: Sequence[Any], path: str = "") -> dict[str, list[Any]]:
@@ -607,7 +608,7 @@ def _spread(columns: dict[str, list[Any]], batches: Sequence[Any]) -> None:
 def check_joinable(tensors: Sequence[torch.Tensor], owner: str) -> None:
     """Raise `ConfigError` unless tensors have one rank, dtype and device."""
     if not tensors:
-        raise ConfigError(f"{owner}: there are no tensors to join")
+        raise ConfigError(f"{owner}: no tensors to join")
     for number, entry in enumerate(tensors):
         if not isinstance(entry, torch.Tensor):
             raise ConfigError(
@@ -664,11 +665,10 @@ def concat_pad(
     check_joinable(batch, "concat_pad")
     if batch[0].ndim == 0:
         raise ConfigError(
-            "concat_pad: tensors of shape () have no dimension to be joined along; use "
-            "batch_stack"
+            "concat_pad: tensors of shape () have no dimension to join. Use batch_stack"
         )
     if side not in ("left", "right"):
-        raise ConfigError(f"concat_pad: side is 'left' or 'right', got {side!r}")
+        raise ConfigError(f"concat_pad: side must be 'left' or 'right', got {side!r}")
     if len({tensor.shape[1:] for tensor in batch}) == 1:
         limits.batching.spend(sum(tensor.nbytes for tensor in batch))
         return torch.cat(list(batch))
@@ -734,7 +734,7 @@ def homogeneous_concat_mix(samples: Sequence[T]) -> T:
     if len(types) != 1:
         raise ConfigError(
             "homogeneous_concat_mix joins batches of one type, got "
-            f"{', '.join(types) or 'none'}; write a batch_mix_fn that makes one batch "
+            f"{', '.join(types) or 'none'}. Write a batch_mix_fn that makes one batch "
             "of them"
         )
     return generic_concat(samples)  # type: ignore[no-any-return]
@@ -762,7 +762,7 @@ def batch_stack(batch: Sequence[torch.Tensor]) -> torch.Tensor:
     if len(shapes) > 1:
         raise ConfigError(
             f"batch_stack: tensors of the shapes {', '.join(map(str, shapes[:8]))} "
-            "cannot be stacked; resize them in encode_sample, or use batch_pad_stack"
+            "cannot be stacked. Resize them in encode_sample, or use batch_pad_stack"
         )
     return _stacked(batch)
 
@@ -924,7 +924,7 @@ def _check_records(samples: Sequence[Any], batch_type: type[Any]) -> None:
         return
     types = sorted({type(sample).__name__ for sample in samples})
     raise ConfigError(
-        f"a {batch_type.__name__} is made of records, filled by name; got "
+        f"a {batch_type.__name__} must be made of records, filled by name, got "
         f"{', '.join(types) or 'no samples'}"
     )
 
@@ -1027,7 +1027,7 @@ class Batch(Items):
                 f"{type(base_batch).__name__}"
             )
             raise ConfigError(
-                f"{message}; of samples, write {cls.__name__}.from_samples([...])"
+                f"{message}. For samples, use {cls.__name__}.from_samples([...])"
             )
         metadata = metadata_of(base_batch)
         return cls(

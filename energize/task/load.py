@@ -105,7 +105,7 @@ def run_file(file: Path, name: str) -> ModuleType:
     """Run a Python file as a module; raise `DatasetError` if it fails."""
     spec = importlib.util.spec_from_file_location(name, file)
     if spec is None or spec.loader is None:
-        raise DatasetError(f"{file} is no Python file: its name has to end in .py")
+        raise DatasetError(f"{file} is not a Python file: its name must end in .py")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses in it look themselves up there
     try:
@@ -143,20 +143,23 @@ class LoadingCode:
     def __post_init__(self) -> None:
         if isinstance(self.trust_code, str | os.PathLike):
             folder = os.fspath(self.trust_code)
-            raise ConfigError(f"trust_code is a list of folders, [{folder!r}] for one")
+            raise ConfigError(
+                f"trust_code must be a list of folders, [{folder!r}] for one"
+            )
         loaders = self.sample_loader
         for function in loaders.values() if isinstance(loaders, Mapping) else [loaders]:
             if function is not None and not callable(function):
                 raise ConfigError(
-                    f"sample_loader is a function of a dict of parts; got {function!r}"
+                    "sample_loader must be a function of a dict of parts, got "
+                    f"{function!r}"
                 )
         for module in trusted_modules(self.trust_code) if self.trust_code else ():
             try:
                 importlib.import_module(module)
             except ImportError as error:
                 raise ConfigError(
-                    f"trust_code: {module!r} is no folder, and no module that can be "
-                    "imported: "
+                    f"trust_code: {module!r} is neither a folder nor a module that can "
+                    "be imported: "
                     f"{error}"
                 ) from error
 
@@ -184,8 +187,8 @@ class LoadingCode:
         """
         if crude and "sample_loader" in code:
             raise DatasetError(
-                f"{folder}: dataset.yaml has a sample_loader, and crude samples have "
-                "no fields; remove it, or give a sample_type"
+                f"{folder}: dataset.yaml has a sample_loader, but crude samples have "
+                "no fields. Remove it, or set a sample_type"
             )
         if decoder is not None:
             decoder = self._trusted_decoder(folder, decoder)
@@ -237,7 +240,7 @@ class LoadingCode:
             )
             raise UntrustedCodeError(
                 f"{named} in dataset.yaml is code of the data folder, and {reason}."
-                f"{' Do without:' if is_url(folder) else trusting} give the function "
+                f"{' Do without:' if is_url(folder) else trusting} pass the function "
                 "yourself, "
                 f"{key}=..., a field_map, or cookers in your task encoder "
                 "(CrudeWebdataset)"
@@ -247,8 +250,7 @@ class LoadingCode:
         inside = path.is_relative_to((folder / META_FOLDER).resolve())
         if not inside and why_not(path, self.trust_code) is not None:
             raise UntrustedCodeError(
-                f"{named} leads out of the folder, to {path}, which trust_code does "
-                "not name"
+                f"{named} is outside the folder, in {path}, which is not in trust_code"
             )
         if not path.is_file():
             raise DatasetError(f"{named}: there is no file {path}")
@@ -372,9 +374,10 @@ class SampleLoader(Generic[T_sample]):
         if self.sample_loader is not None and (
             self._crude or self.field_map is not None
         ):
-            why = "which has none" if self._crude else "so give no field_map too"
+            why = "which has no fields" if self._crude else "so remove field_map"
             raise ConfigError(
-                f"sample_loader makes the fields of a {sample_type.__name__}, {why}"
+                f"sample_loader must return the fields of a {sample_type.__name__}, "
+                f"{why}"
             )
         object.__setattr__(self, "part_filter", _checked_filter(self.part_filter))
 
@@ -596,7 +599,7 @@ class SampleLoader(Generic[T_sample]):
         prefix = f"sample {raw['__key__']!r}: sample_loader returned"
         if not isinstance(values, Mapping):
             raise ConfigError(
-                f"{prefix} a {type(values).__name__}, and no dict of fields"
+                f"{prefix} a {type(values).__name__}, not a dict of fields"
             )
         check_fields(self.sample_type, values, prefix)
         fields = dict(values)
@@ -635,7 +638,7 @@ def _checked_filter(parts: PartFilter | None) -> PartFilter | None:
         return parts
     if isinstance(parts, str) or not all(isinstance(name, str) for name in parts):
         raise ConfigError(
-            f"part_filter is a function of a name, or names; got {parts!r}"
+            f"part_filter must be a function of a name, or names, got {parts!r}"
         )
     return tuple(dict.fromkeys(parts))
 
@@ -721,7 +724,7 @@ class JoinLoader:
         if not isinstance(joined, Sample | dict):
             raise ConfigError(
                 f"sample {raw[0]['__key__']!r}: the joiner "
-                f"{function_name(self.function)} returns a sample, and returned a "
+                f"{function_name(self.function)} must return a sample, but returned a "
                 f"{type(joined).__name__}"
             )
         return joined

@@ -79,8 +79,8 @@ def select_subset(source: Any, subset: Subset | None) -> Any:
         return source
     if not isinstance(subset, Subset):
         raise ConfigError(
-            "subset is an energize.data.source.Subset, such as "
-            f"Subset(ratios=(0.0, 0.5)); got {subset!r}"
+            "subset must be an energize.data.source.Subset, like "
+            f"Subset(ratios=(0.0, 0.5)), got {subset!r}"
         )
     return source.part(*subset.bounds(source.stored_count))
 
@@ -156,7 +156,7 @@ class SourceFactory(BaseCoreDatasetFactory[T_co]):
     def as_file_store(self) -> FileStore[Any]:
         if len(self.paths) > 1:
             raise ConfigError(
-                "a join has no files of its own; take the stores of its datasets"
+                "a join has no files of its own. Use the stores of its datasets"
             )
         return open_store(self.paths[0])
 

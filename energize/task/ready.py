@@ -161,7 +161,7 @@ class _Pack(Sample):
 
 def _text(value: Any, name: str) -> str:
     if not isinstance(value, str):
-        raise DataError(f"its {name} is no text: {value!r:.80}")
+        raise DataError(f"its {name} is not text: {value!r:.80}")
     return value
 
 
@@ -234,27 +234,28 @@ class ProcessorTaskEncoder(TaskEncoder[Any, Any, Any, Any]):
         self.processor = processor
         if not callable(processor) or not hasattr(self.tokenizer, "pad_token_id"):
             raise ConfigError(
-                "ProcessorTaskEncoder takes a processor or a tokenizer of "
-                "transformers, as AutoProcessor.from_pretrained(...) returns it; got "
+                "ProcessorTaskEncoder needs a processor or a tokenizer of "
+                "transformers, as returned by AutoProcessor.from_pretrained(...), got "
                 f"{processor!r:.80}"
             )
         if self.tokenizer.pad_token_id is None and not packing:
             raise ConfigError(
-                f"{type(self.tokenizer).__name__} has no token for padding; set "
-                "tokenizer.pad_token = tokenizer.eos_token, or give packing=True"
+                f"{type(self.tokenizer).__name__} has no token for padding. Set "
+                "tokenizer.pad_token = tokenizer.eos_token, or pass packing=True"
             )
         if "labels" in getattr(processor, "model_input_names", ()):
             raise ConfigError(
-                f"{type(processor).__name__} makes labels by itself, of suffix=, and "
-                "its model looks ahead in all else, so in answers too; write an "
-                "encoder of your own for it"
+                f"{type(processor).__name__} makes labels itself, from suffix=, and "
+                "its model attends ahead in all other text, including answers. Write "
+                "an encoder of your own for it"
             )
         if max_length is not None:
             checked_whole(max_length, "ProcessorTaskEncoder: max_length", 1)
         if packing and padding.multiple_of != 1:
             raise ConfigError(
-                "Padding(multiple_of=...) has no effect with packing=True, which pads "
-                "nothing. Remove one of them"
+                "Padding(multiple_of=...) has no effect with packing=True, which does "
+                "not pad. "
+                "Remove one of them"
             )
         side: Any = padding.side or getattr(self.tokenizer, "padding_side", "right")
         checked_choice(too_long, "too_long", ("error", "skip"), "ProcessorTaskEncoder")
@@ -301,9 +302,8 @@ class ProcessorTaskEncoder(TaskEncoder[Any, Any, Any, Any]):
     ) -> None:
         if images and self.processor is self.tokenizer:
             raise ConfigError(
-                f"the sample has {len(images)} images, and ProcessorTaskEncoder was "
-                "given a tokenizer, which has no images; give it the processor of the "
-                "model"
+                f"the sample has {len(images)} images, but ProcessorTaskEncoder has a "
+                "tokenizer, which cannot read images. Pass the processor of the model"
             )
         accepted = TURN_KEYS.union(self.turn_keys.extra)
         unknown = {name for turn in turns for name in turn.extra} - accepted
@@ -320,8 +320,9 @@ class ProcessorTaskEncoder(TaskEncoder[Any, Any, Any, Any]):
         """Raise an error, or with `skip`, `SkipSample`; logs the first one."""
         if not skip:
             raise SampleError(
-                f"ProcessorTaskEncoder: the sample {reason}; {remedy}, or leave such "
-                f"samples out with {option}"
+                f"ProcessorTaskEncoder: the sample {reason}; {remedy}, or skip these "
+                "samples with "
+                f"{option}"
             )
         text = f"sample {sample.__key__!r} {reason}: left out, as others will be"
         log_once("ProcessorTaskEncoder", option, text, logging.WARNING)
@@ -332,8 +333,8 @@ class ProcessorTaskEncoder(TaskEncoder[Any, Any, Any, Any]):
         if isinstance(sample, ConversationSample):
             if sample.videos:
                 raise ConfigError(
-                    "ProcessorTaskEncoder reads no videos, and the sample has "
-                    f"{len(sample.videos)}; choose frames as images in an encoder of "
+                    "ProcessorTaskEncoder does not read videos, but the sample has "
+                    f"{len(sample.videos)}. Choose frames as images in an encoder of "
                     "your own"
                 )
             return sample.turns, sample.images
@@ -349,9 +350,10 @@ class ProcessorTaskEncoder(TaskEncoder[Any, Any, Any, Any]):
             answer = _text(sample.answers[best], "answer")
         else:
             raise ConfigError(
-                "ProcessorTaskEncoder encodes ConversationSample, CaptioningSample, "
-                f"VQASample and TextSample; got a {type(sample).__name__}: give "
-                "sample_type= where data are opened, or a cooker"
+                "ProcessorTaskEncoder encodes only ConversationSample, "
+                "CaptioningSample, VQASample and TextSample, got a "
+                f"{type(sample).__name__}. Pass sample_type= when you open the data, "
+                "or a cooker"
             )
         if sample.image is None:
             raise DataError("it has no image")
@@ -370,7 +372,7 @@ class ProcessorTaskEncoder(TaskEncoder[Any, Any, Any, Any]):
         ]
         if not any(learned):
             raise DataError(
-                "nothing is learned: no turn of the assistant, or all are masked"
+                "nothing to learn: it has no turn of the assistant, or all are masked"
             )
         template = self._template()
         messages, text = self._written(turns, tools)
@@ -468,8 +470,9 @@ class ProcessorTaskEncoder(TaskEncoder[Any, Any, Any, Any]):
             expected = "list of parts" if in_parts else "text, but parts"
             raise DataError(
                 f"{self._template_name()} does not write the text of turn {number}, "
-                f"{turn.role!r}, given as {content!r:.80}: it knows no such role, or "
-                f"takes no {expected}"
+                f"{turn.role!r}, given as {content!r:.80}: it does not support this "
+                "role, or does not accept "
+                f"{expected}"
             )
 
     def _keys_to_write(self, message: Any, *, whole: bool) -> Iterator[str]:
@@ -492,9 +495,10 @@ class ProcessorTaskEncoder(TaskEncoder[Any, Any, Any, Any]):
         if template := getattr(self.processor, "chat_template", None):
             return str(template)
         raise ConfigError(
-            f"{type(self.processor).__name__} has no chat template, which makes a text "
-            "of a conversation; take the processor of an instruction-tuned model, or "
-            "set processor.chat_template to a Jinja template"
+            f"{type(self.processor).__name__} has no chat template to turn a "
+            "conversation into text. Use the processor of an instruction-tuned model, "
+            "or set "
+            "processor.chat_template to a Jinja template"
         )
 
     def _rendered(
@@ -535,8 +539,8 @@ class ProcessorTaskEncoder(TaskEncoder[Any, Any, Any, Any]):
         except ImportError as error:
             raise ConfigError(
                 f"{type(self.processor).__name__} needs a library that is not "
-                f"installed ({error}); for torchvision, pip install torchvision, or "
-                "take the processor with backend='pil'"
+                f"installed ({error}). For torchvision, pip install torchvision, or "
+                "load the processor with backend='pil'"
             ) from error
         except ValueError as error:
             message = (
@@ -545,8 +549,8 @@ class ProcessorTaskEncoder(TaskEncoder[Any, Any, Any, Any]):
             )
             if text.count(getattr(self.processor, "image_token", IMAGE)) < len(images):
                 raise ConfigError(
-                    f"{message}. Its chat template has to write one placeholder for "
-                    "each image"
+                    f"{message}. Its chat template must write one placeholder for each "
+                    "image"
                 ) from error
             raise DataError(message) from error
         encoding = {
@@ -567,7 +571,7 @@ class ProcessorTaskEncoder(TaskEncoder[Any, Any, Any, Any]):
                 raise ConfigError(
                     f"{type(self.processor).__name__} gave {name!r} of shape "
                     f"{tuple(encoding[name].shape)} and 'input_ids' of {shape} for one "
-                    "text: there has to be one row, with an entry for each token"
+                    "text. Both must have one row, with an entry for each token"
                 )
 
     def _spans(
@@ -597,9 +601,9 @@ class ProcessorTaskEncoder(TaskEncoder[Any, Any, Any, Any]):
             if not (text.startswith(begun) and text.startswith(ended)):
                 raise ConfigError(
                     f"the chat template of {type(self.processor).__name__} writes the "
-                    f"turns up to turn {number} otherwise than as the beginning of the "
-                    "whole conversation, so which tokens are the assistant's is not "
-                    "known; put the assistant's text in it between {% generation %} "
+                    f"turns up to turn {number} differently from the beginning of the "
+                    "whole conversation, so the tokens of the assistant are not "
+                    "known. Put the assistant's text in it between {% generation %} "
                     "and {% endgeneration %}"
                 )
             spans.append((len(begun), len(ended)))
@@ -625,18 +629,17 @@ class ProcessorTaskEncoder(TaskEncoder[Any, Any, Any, Any]):
             )
         if rendered != [text] or not any(start < end for start, end in spans):
             raise ConfigError(
-                "the chat template marks by {% generation %} what the assistant says, "
-                "and nothing was found in it: put the assistant's text between {% "
+                "the chat template marks the assistant's text with {% generation %}, "
+                "but nothing is in it. Put the assistant's text between {% "
                 "generation %} and {% endgeneration %}"
             )
         answers = [message["role"] == "assistant" for message in messages]
         if learned != answers:
             if len(spans) != sum(answers) or any(map(gt, learned, answers)):
                 raise DataError(
-                    "keys of turns decide what is learned, and the chat template does "
-                    "not mark just the turns of the assistant, each by one {% "
-                    "generation %} block, so which tokens are of these turns is not "
-                    "known"
+                    "keys of turns select the learned text, but the chat template does "
+                    "not mark exactly the turns of the assistant, each with one "
+                    "{% generation %} block, so the tokens of these turns are not known"
                 )
             spans = compress(spans, compress(learned, answers))
         return [(start, end) for start, end in spans]
@@ -692,7 +695,7 @@ class ProcessorTaskEncoder(TaskEncoder[Any, Any, Any, Any]):
     ) -> Dataset[Any]:
         if not self.packing or self.max_length is None:
             raise ConfigError(
-                f"packing_buffer_size={buffer_size} fills rows up to max_length: give "
+                f"packing_buffer_size={buffer_size} fills rows up to max_length. Pass "
                 "ProcessorTaskEncoder(processor, packing=True, max_length=...)"
             )
         hooks = {"select_samples_to_pack", "pack_selected_samples"}
@@ -721,8 +724,8 @@ class ProcessorTaskEncoder(TaskEncoder[Any, Any, Any, Any]):
             raise ConfigError(
                 f"{type(self.processor).__name__} gives {', '.join(unknown)}, for "
                 "which "
-                f"{self.batch_type.__name__} has no field; give batch_type=, a "
-                "subclass that has"
+                f"{self.batch_type.__name__} has no field. Pass batch_type=, a "
+                "subclass with these fields"
             )
         return self.batch_type.from_samples(flat, **values)
 
@@ -756,7 +759,7 @@ class ProcessorTaskEncoder(TaskEncoder[Any, Any, Any, Any]):
                 "packing=True separates samples by position_ids of one axis, and a "
                 f"model of {type(self.processor).__name__} also uses {conflicts[0]}, "
                 "to rotate by three axes or to look ahead: it would mix samples. Pad "
-                "them instead"
+                "the samples instead"
             )
 
     def _in_a_row(self, samples: list[_Encoded]) -> dict[str, Any]:
@@ -916,7 +919,7 @@ class ImageClassificationTaskEncoder(TaskEncoder[Any, Any, Any, Any]):
         if not isinstance(sample, ImageClassificationSample):
             raise ConfigError(
                 f"a {type(sample).__name__} has no 'label', the number of its class, "
-                "or its name; say which column or part it is with "
+                "or its name. Set its column or part with "
                 "sample_type='ImageClassificationSample' and field_map={'image': "
                 "..., 'label': ...}"
             )
@@ -942,15 +945,13 @@ class ImageClassificationTaskEncoder(TaskEncoder[Any, Any, Any, Any]):
                     f"{', '.join(self.classes) or 'none'}{nearest(label, self.classes)}"
                 )
                 raise ConfigError(
-                    f"the class {label!r} is not one of classes={names}; give "
-                    "ImageClassificationTaskEncoder(classes=[...]) the names of all, "
-                    "by number"
+                    f"the class {label!r} is not in classes={names}. Pass the names of "
+                    "all classes, by number, to "
+                    "ImageClassificationTaskEncoder(classes=[...])"
                 )
             label = self.classes.index(label)
         if label != int(label) or not 0 <= label < (len(self.classes) or math.inf):
-            raise DataError(
-                f"the label {label!r} is not the number of a class, from 0 on"
-            )
+            raise DataError(f"the label {label!r} is not the number of a class (>= 0)")
         return int(label)
 
     def batch(self, samples: list[_Classified]) -> ImageClassificationBatch:

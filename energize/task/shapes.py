@@ -54,7 +54,7 @@ def chat(arguments: Arguments) -> list[Turn]:
         )
     ]
     if not answers or not isinstance(answers[0], str):
-        raise DataError(f"there is no answer; got {answers[:1]!r:.80}")
+        raise DataError(f"the answer is missing, got {answers[:1]!r:.80}")
     turns.append(Turn("assistant", answers[0]))
     return _with_placeholders(turns, arguments)
 
@@ -70,7 +70,7 @@ def exchanges(arguments: Arguments) -> list[Turn]:
         pair = exchange_of(exchange)
         if pair is None:
             raise DataError(
-                f"an exchange is a question and an answer, got {exchange!r:.120}"
+                f"an exchange must be a question and an answer, got {exchange!r:.120}"
             )
         rest = exchange.items() if isinstance(exchange, Mapping) else ()
         answer = {name: value for name, value in rest if value not in pair}
@@ -142,8 +142,8 @@ def interleaved(arguments: Arguments) -> list[Any]:
         return _inserted(texts, images, _listed(arguments[2][1]))
     if sum(text is None for text in texts) != len(images):
         raise DataError(
-            f"{len(images)} images stand where {sum(text is None for text in texts)} "
-            "texts are null"
+            f"{sum(text is None for text in texts)} texts are null, the places of "
+            f"images, but the sample has {len(images)} images"
         )
     rest = iter(images)
     return [next(rest) if text is None else text for text in texts]
@@ -199,12 +199,12 @@ def choice(arguments: Arguments) -> int:
     number = _number_of(answer, choices or [])
     if number is None:
         raise DataError(
-            f"the right choice is a number, a letter or one of {choices or []}; got "
-            f"{answer!r}"
+            f"the right choice must be a number, a letter or one of {choices or []}, "
+            f"got {answer!r}"
         )
     if choices is not None and not 0 <= number < len(choices):
         raise DataError(
-            f"the right choice is one of {choices}, which are {len(choices)}; got "
+            f"the right choice must be one of {choices}, {len(choices)} in all, got "
             f"{answer!r}"
         )
     return number
@@ -242,7 +242,7 @@ def _texts(arguments: Arguments, label: str) -> list[str]:
     texts = _values(arguments, label)
     for text in texts:
         if not isinstance(text, str):
-            raise DataError(f"what the {label} says is text; got {text!r:.80}")
+            raise DataError(f"{label} must be text, got {text!r:.80}")
     return [text for text in texts if text.strip()]
 
 

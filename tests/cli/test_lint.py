@@ -93,7 +93,7 @@ def test_damaged_shards_and_indexes(tmp_path):
     info.write_text(json.dumps(counts))
     shown = run(*LINT, folder, code=1)
     assert (
-        f"{folder}/shard-001.tar: .info.json counts 2147483648 samples, and neither"
+        f"{folder}/shard-001.tar: .info.json counts 2147483648 samples, but the shard"
         in shown
     )
 

@@ -352,8 +352,8 @@ def test_what_a_run_delivered_is_shown_again(home, tmp_path):
     assert "shard-001.tar: 000023.jpg, 000023.txt (sample 23)" in shown
     refused(
         [
-            (["nothing"], 2, "expected a restore key"),
-            (["__import__('os').getcwd()"], 2, "expected a restore key"),
+            (["nothing"], 2, "KEY must be a restore key"),
+            (["__import__('os').getcwd()"], 2, "KEY must be a restore key"),
             (["('energize', -1)"], 1, "('energize', -1)"),
             (["('Webdataset', 'none.tar', 1)"], 1, "none.tar"),
         ],
@@ -365,7 +365,7 @@ def test_what_a_run_delivered_is_shown_again(home, tmp_path):
             (["none:Upper"], 2, "cannot be imported: ModuleNotFoundError"),
             ([f"{file}:Uper"], 2, "did you mean 'Upper'"),
             ([f"{file}:broken"], 2, "ValueError: no encoder today"),
-            ([f"{file}:SkipSample"], 2, "task_encoder is a TaskEncoder"),
+            ([f"{file}:SkipSample"], 2, "task_encoder must be a TaskEncoder"),
             ([f"{file.parent}/none.py:Upper"], 2, "No such file"),
         ],
         "replay", web, "('energize', 1)", "--encoder",

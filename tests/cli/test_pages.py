@@ -134,7 +134,7 @@ def test_what_an_encoder_raises_is_shown_for_its_batch(mix):
         in PreviewPage(mix, RunOptions(batch_size=4)).page(10**9, 1).decode()
     )
     val = PreviewPage(mix, RunOptions(batch_size=4, split="val"))
-    assert "There is no step 9" in val.page(9, 1).decode()
+    assert "Step 9 does not exist" in val.page(9, 1).decode()
     assert val.page(0, 9).decode().count('class="sample"') == 3
 
 

@@ -124,7 +124,7 @@ def test_a_packed_run_is_read_where_that_is_asked_for(home):
     assert asked == [(0.75, 0.75), (0.25, 0.25)]
     shown = run(*options, "--steps", 200)
     assert f"samples, estimated from the {told['read']} batches that were read" in shown
-    refused([([], 2, "only reading tells where; say with --steps")], *options)
+    refused([([], 2, "only reading shows its end. Set --steps")], *options)
 
 
 def test_order_options_of_the_run(home):
@@ -220,7 +220,7 @@ def test_a_file_of_stages(tmp_path):
     ]
     (tmp_path / "endless.yaml").write_text(STAGES.replace("  steps: 30\n", ""))
     refused(
-        [([], 2, "say with --steps how many")], "simulate", tmp_path / "endless.yaml"
+        [([], 2, "Set --steps to the number")], "simulate", tmp_path / "endless.yaml"
     )
     stages = as_json("simulate", tmp_path / "endless.yaml", "--steps", 50)["stages"]
     assert stages == [
@@ -229,7 +229,7 @@ def test_a_file_of_stages(tmp_path):
 
 
 def test_steps_that_are_not_given(mix):
-    refused([([], 2, "say with --steps how many")], "simulate", mix)
+    refused([([], 2, "Set --steps to the number")], "simulate", mix)
     ends = as_json("simulate", mix, "--split", "quotas", "--batch-size", 5)
     assert (ends["steps"], ends["samples"]) == (21, 105)
     composed = ("simulate", mix, "--split", "composed", "--steps", 3)

@@ -113,11 +113,11 @@ def test_an_answer_that_is_wrong_or_missing_writes_nothing(folder):
     before = contents(folder)
     for answers, code, words in (
         ("", 2, "please give --split-ratio 8,1,1 or --split-parts"),
-        ("1,1,0\n", 2, "the input ended before all was answered"),
+        ("1,1,0\n", 2, "the input ended before the last answer"),
         ("1,x\n", 2, "got '1,x'"),
         ("1,1,0\nmaybe\n", 2, "the input ended"),
         ("1,1,0\ny\nCaptionSample\n", 2, "did you mean 'CaptioningSample'"),
-        ("1,1,0\ny\n99\n", 2, "give one of the numbers"),
+        ("1,1,0\ny\n99\n", 2, "must be one of the numbers"),
         ("1,1,0\ny\n0\ny\npng\ntxt\n", 1, "no sample has 'png' for 'image'"),
     ):
         assert words in run("prepare", folder, stdin=answers, code=code), answers
@@ -244,7 +244,7 @@ def test_json_lines(tmp_path):
     refused([([file], 1, "line 2")], "prepare")
     refused([([file, "--column", "n=size:txt"], 2, "is a file")], "prepare")
     refused(
-        [([write_tar(tmp_path / "0.tar", [])], 2, "0.tar is a file", "folder")],
+        [([write_tar(tmp_path / "0.tar", [])], 2, "0.tar is neither", "folder")],
         "prepare",
     )
 

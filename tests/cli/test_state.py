@@ -92,7 +92,7 @@ def test_a_state_with_its_mix_tells_what_was_delivered(mix, tmp_path, split):
     assert f"state.pt of {mix}, split {split}" in page.read_text()
     assert "over the steps, delivered" in page.read_text()
     alone = run("report", file)
-    assert "a state alone says" in alone
+    assert "a state alone has" in alone
     assert "%" not in alone  # no number is made up
     assert all(name in alone for name in samples)
 
@@ -113,7 +113,7 @@ def test_reports_of_what_does_not_fit(mix, tmp_path):
             ),
             ([file, mix, *right, "--batch-size", 5], 1, "batch_size was 4, is 5"),
             ([tmp_path / "none.pt", mix], 2, "does not exist"),
-            ([file, *plot], 2, "give the mix too"),
+            ([file, *plot], 2, "Pass the mix too"),
             (
                 [tmp_path / "empty.json", mix, *right, *plot],
                 2,
@@ -222,7 +222,7 @@ def test_remap(mixes, tmp_path):
     )
     edited = mixes / "edited.yaml"
     refused(
-        [(["-o", same], 2, "is the state given"), ([], 2, "--output")],
+        [(["-o", same], 2, "is the state itself"), ([], 2, "--output")],
         *later[:2],
         same,
         edited,
@@ -309,7 +309,7 @@ def test_nothing_is_unpacked_that_is_too_large(tmp_path):
     torch.save({"cursor": "9" * 2**26}, tmp_path / "texts.pt")
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     for name, words in (
-        ("bomb.pt", "is compressed, and no file of torch.save"),
+        ("bomb.pt", "is compressed, and is not a file of torch.save"),
         ("large.json", "core.limits.JSON_BYTES"),
         ("texts.pt", "core.limits.JSON_BYTES"),
     ):

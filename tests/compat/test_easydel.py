@@ -106,7 +106,7 @@ def test_how_mixes_end():
         endless = tags(Mixed(make(a=10, b=1000), None, 100, 0), 500)
         assert [endless[k : k + 100].count("a") for k in (0, 100, 400)] == [50] * 3
         with pytest.raises(
-            EmptyDatasetError, match=r"'a' gave no item|no items \(it reads 'a'\)"
+            EmptyDatasetError, match=r"'a' returned no item|no items \(it reads 'a'\)"
         ):
             taken(Mixed(make(a=0, b=5), None, 4, 0), 10)
     assert len(Mixed(lists(a=5, b=12), None, 4, 3, "all_exhausted")) == 17
@@ -329,7 +329,7 @@ def test_settings_of_pipelines(files):
     assert len(next(iter(sized))["text"]) == 3
     opened = pipeline(files).source()
     for call, told in (
-        (lambda: pipeline(files).mix(), "no datasets to mix"),
+        (lambda: pipeline(files).mix(), "the mix has no datasets"),
         (opened.load, r"code, text; call source\(\) and mix\(\)"),
         (opened.build, r"code, text; call source\(\) and mix\(\)"),
         (lambda: opened.mix().tokenize(), "before mix"),
@@ -482,5 +482,5 @@ def test_samples_are_examples_of_their_fields():
 def test_options_in_their_order():
     config = ed.DatasetConfig("a.parquet", "letters")
     assert (config.name, config.data_files) == ("letters", "a.parquet")
-    with pytest.raises(TypeError, match="given once"):
+    with pytest.raises(TypeError, match="set twice"):
         ed.DatasetConfig("a.parquet", "letters", name="other")

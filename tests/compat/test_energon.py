@@ -436,7 +436,7 @@ def test_what_is_refused(folder, tmp_path):
     }
     untyped = type("Untyped", (ez.energon.DefaultDecoderWebdatasetFactory,), {})
     no_type, named = (
-        "extends Sample.*; got <class 'NoneType'>",
+        "extends Sample.*, got <class 'NoneType'>",
         errors.UntrustedCodeError,
     )
     for made, error, said in (
@@ -474,11 +474,11 @@ def test_what_is_refused(folder, tmp_path):
         (lambda: typed(sample_loader="a.py:load"), named, "sample_loader='a.py:"),
         (lambda: typed(part_filter="a.py"), named, "part_filter='a.py'"),
         (lambda: typed(sample_loader=shouting), ez.ConfigError, "needs part_filter"),
-        (lambda: typed(**loaded), ez.ConfigError, "give no field_map too"),
+        (lambda: typed(**loaded), ez.ConfigError, "so remove field_map"),
         (lambda: typed(field_map={"txet": "txt"}), ez.ConfigError, "txet"),
-        (lambda: typed(subset=(0, 1)), ez.ConfigError, "subset is"),
+        (lambda: typed(subset=(0, 1)), ez.ConfigError, "subset must be"),
         (lambda: typed(paralel_shard_iters=2), TypeError, "paralel_shard_iters"),
-        (lambda: typed(int), ez.ConfigError, "extends Sample.*; got <class 'int'>"),
+        (lambda: typed(int), ez.ConfigError, "extends Sample.*, got <class 'int'>"),
         (lambda: untyped(folder, **AS_STORED), ez.ConfigError, no_type),
     ):
         with pytest.raises(error, match=said):
@@ -502,9 +502,7 @@ def test_names_for_annotations(folder):
             ez.ConfigError, match=r"got Mine .*IterableSource.*IterMapDataset"
         ):
             ez.MapDataset(mine, str)
-        with pytest.raises(
-            ez.ConfigError, match="delivers an energize Dataset; got Mine"
-        ):
+        with pytest.raises(ez.ConfigError, match="needs an energize Dataset, got Mine"):
             ez.get_loader(mine)
     types.new_class("Mine", (energon.Savable,))
     own = type("Own", (flavors.PinMemoryMixin,), {"__annotations__": {"ids": object}})

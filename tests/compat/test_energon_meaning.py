@@ -166,7 +166,7 @@ def test_a_state_goes_on_where_it_can(caplog):
     other = get_savable_loader(batches(6))
     other.restore_state_rank(state)
     assert list(chain(*islice(other, 8))) == stream[12:60]
-    assert "the state goes on in a mix that was changed" in caplog.text
+    assert "the state resumes in a changed mix" in caplog.text
     assert "start without the state" not in caplog.text
     with pytest.raises(StateMismatchError):
         energize.get_loader(batches(6)).load_state_dict(state)
@@ -361,7 +361,7 @@ def test_a_run_goes_on_in_folders_that_were_moved_or_renamed(
     renamed = loader(tmp_path / "b", "kittens")
     renamed.restore_state_rank(state)
     assert keys(renamed, 20) == rest
-    assert "goes on as 'cats'" in caplog.text
+    assert "resumes as 'cats'" in caplog.text
     again = loader(tmp_path / "b", "kittens")
     again.restore_state_rank(renamed.save_state_rank())
     assert keys(again, 5) == keys(renamed, 5)
@@ -549,11 +549,13 @@ def test_typed_values_of_plain_ones(tmp_path):
         "args": ["touch", f"{tmp_path}/mark"],
     }
     for kind in (Box, energon.DatasetLoader, object):
-        with pytest.raises(typed_converter.JsonValueError, match="which is asked for"):
+        with pytest.raises(
+            typed_converter.JsonValueError, match=r"is not a .*\. Name a "
+        ):
             load_config(popen, default_type=kind)
     assert not (tmp_path / "mark").exists()
     for unknown in ({"__class__": "Nothing"}, {"__module__": "not_imported"}):
-        with pytest.raises(typed_converter.JsonValueError, match="import the module"):
+        with pytest.raises(typed_converter.JsonValueError, match="Import the module"):
             load_config({**named, **unknown}, **asked)
 
 

@@ -189,7 +189,7 @@ def test_faults_of_plans_and_files(tmp_path):
             read_stages(tmp_path / f"no_{name}")
         plan_of(tmp_path, [stage()], name, steps=5)
         found = fault(ez.get_train_dataset, tmp_path / name, batch_size=2)
-        assert "it is read by get_staged_train_dataset" in found
+        assert "Use get_staged_train_dataset" in found
 
 
 def test_lines_of_toml(tmp_path):
@@ -283,7 +283,7 @@ def test_what_cannot_be_built(folder, monkeypatch):
         (folder / name).write_text(toml({"data_stages": [each]}))
     two, place = (
         {"batch_size": 2},
-        r"seeds.toml:\d+ .*: build returns the dataset of the stage",
+        r"seeds.toml:\d+ .*: build must return the dataset of the stage",
     )
     unprepared, missing = errors.NotPreparedError, errors.DatasetNotFoundError
     for name, options, error, told in (
@@ -306,13 +306,13 @@ def test_what_cannot_be_built(folder, monkeypatch):
             "seeds.toml",
             two | {"repeat": False},
             ez.ConfigError,
-            "repeat=False.*leave it out",
+            "repeat=False.*Remove it",
         ),
         (
             "seeds.toml",
             two | {"build": ez.experimental.build_stage},
             ez.ConfigError,
-            "no effect beside build",
+            "no effect with build",
         ),
         ("seeds.toml", {"build": lambda stage: None}, ez.ConfigError, place),
     ):
@@ -382,7 +382,7 @@ def test_rows_of_other_formats(tmp_path):
         ez.ConfigError, match=r"a stage that reads rows: .*'shuffle_buffer_size'"
     ):
         get_staged_train_dataset(rows, batch_size=2, shuffle_buffer_size=9)
-    with pytest.raises(errors.DatasetError, match="are whole numbers"):
+    with pytest.raises(errors.DatasetError, match="must be integers"):
         get_staged_train_dataset(written_to(tmp_path / "w.toml", [wrong]), batch_size=2)
 
 

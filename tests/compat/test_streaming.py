@@ -139,9 +139,9 @@ def test_what_is_refused(folder, tmp_path):
     with pytest.raises(RuntimeError, match="no data at"):  # the class that it is there
         StreamingDataset(local=str(tmp_path))
     write_mds(tmp_path / "empty", [], {"number": "int"})
-    with pytest.raises(RuntimeError, match="hold no sample"):
+    with pytest.raises(RuntimeError, match="have no samples"):
         StreamingDataset(local=str(tmp_path / "empty"))
-    with pytest.raises(errors.WeightError, match="one quota"):
+    with pytest.raises(errors.WeightError, match="exactly one of proportion"):
         Stream(local="a", proportion=1, repeat=2)
     with pytest.raises(errors.WeightError, match=r"Stream 'a': repeat.*got -1"):
         Stream(local="a", repeat=-1)
@@ -417,7 +417,7 @@ def test_what_a_program_looks_at(folder):
     stream = Stream(local=str(folder / "stream_A"), choose=50)
     stream.choose = 70  # what is set before a dataset is made counts
     assert StreamingDataset(streams=[stream]).epoch_size == stream.choose == 70
-    with pytest.raises(ValueError, match="one quota"):
+    with pytest.raises(ValueError, match="exactly one of proportion"):
         Stream(local="a", repeat=1, choose=1)
 
 
@@ -486,7 +486,9 @@ def test_the_state_of_a_streaming_data_loader(folder):
         other.load_state_dict(state)
         assert begun + [batch["at"].tolist() for batch in other] == whole
         assert other.state_dict() == doubled(folder).state_dict(num_samples=300)
-    with pytest.raises(errors.ConfigError, match="state of a StreamingDataset"):
+    with pytest.raises(
+        errors.ConfigError, match="needs a StreamingDataset to have a state"
+    ):
         StreamingDataLoader([1, 2]).state_dict()
     for size in (None, 2):
         loader = StreamingDataLoader(

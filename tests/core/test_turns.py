@@ -257,8 +257,8 @@ FORMS = {
 }
 
 REFUSED = {
-    "no content": ({"role": "user"}, "a turn is {from, value}"),
-    "null content": ({"role": "user", "content": None}, "a turn is {from, value}"),
+    "no content": ({"role": "user"}, "a turn must be {from, value}"),
+    "null content": ({"role": "user", "content": None}, "a turn must be {from, value}"),
     "half a weight": (
         {"role": "assistant", "content": "A", "weight": 0.5},
         "{'weight': 0.5}",
@@ -281,22 +281,22 @@ REFUSED = {
     ),
     "a call without a name": (
         {"role": "assistant", "tool_calls": [{"id": "f"}]},
-        "has a 'name'; got {'id': 'f'}",
+        "must have a 'name', got {'id': 'f'}",
     ),
     "thoughts in pieces": (
         {"role": "assistant", "content": [{"type": "thinking", "thinking": "WHY"}]},
-        "a turn is",
+        "a turn must be",
     ),
     "thoughts that are called text": (
         {"role": "assistant", "content": [{"type": "reasoning", "text": "WHY"}]},
-        "a turn is",
+        "a turn must be",
     ),
     "a masked piece": (
         {
             "role": "assistant",
             "content": [{"type": "text", "text": "A", "train": False}],
         },
-        "a turn is",
+        "a turn must be",
     ),
     "two reasonings": (
         {"role": "assistant", "content": "A", "reasoning": "WHY", "thinking": "HOW"},
@@ -308,7 +308,7 @@ REFUSED = {
             "tool_calls": [CALL],
             "function_call": {"name": "listen"},
         },
-        "keys that mean the same differ",
+        "keys of the same meaning have different values",
     ),
     "a weight in words": (
         {"role": "assistant", "content": "A", "weight": "1"},
@@ -326,31 +326,34 @@ REFUSED = {
         },
         "JSON, got 'x=1'",
     ),
-    "a result that is an object": ({"role": "tool", "content": {"t": 20}}, "a turn is"),
+    "a result that is an object": (
+        {"role": "tool", "content": {"t": 20}},
+        "a turn must be",
+    ),
     "a call in pieces": (
         {
             "role": "assistant",
             "content": [{"type": "tool_use", "name": "look", "input": {}}],
         },
-        "a turn is",
+        "a turn must be",
     ),
     "a refusal in pieces": (
         {"role": "assistant", "content": [{"type": "refusal", "refusal": "No."}]},
-        "a turn is",
+        "a turn must be",
     ),
-    "texts in a list": ({"role": "user", "content": ["Q"]}, "a turn is"),
-    "a number as text": ({"from": "human", "value": 5}, "a turn is"),
-    "a number as role": ({"role": 5, "content": "Q"}, "a turn is"),
-    "other keys": ({"speaker": "user", "text": "Q"}, "a turn is"),
-    "a pair": (["user", "Q"], "a turn is"),
-    "a text": ("Q", "a turn is"),
+    "texts in a list": ({"role": "user", "content": ["Q"]}, "a turn must be"),
+    "a number as text": ({"from": "human", "value": 5}, "a turn must be"),
+    "a number as role": ({"role": 5, "content": "Q"}, "a turn must be"),
+    "other keys": ({"speaker": "user", "text": "Q"}, "a turn must be"),
+    "a pair": (["user", "Q"], "a turn must be"),
+    "a text": ("Q", "a turn must be"),
     "reasoning as a number": (
         {"role": "assistant", "content": "A", "reasoning": 5},
-        "a turn is",
+        "a turn must be",
     ),
     "reasoning in blocks": (
         {"role": "assistant", "content": "A", "thinking": [{}]},
-        "a turn is",
+        "a turn must be",
     ),
 }
 
@@ -402,7 +405,7 @@ def test_tools_of_all_forms_are_read():
     for wrong in ("look", ["look"], 5, [{"description": "d"}], [{"function": "look"}]):
         with (
             row(wrong),
-            pytest.raises(DataError, match=r"has a 'name'|is JSON|are JSON"),
+            pytest.raises(DataError, match=r"have a 'name'|is JSON|must be JSON"),
         ):
             ConversationSample(__key__="0", turns=turns, tools=wrong)
 

@@ -136,7 +136,7 @@ def test_a_damaged_or_foreign_index_is_told(folder):
         (column(dtype="object"), "(columns.tokens.dtype): expected 'int64', 'float64'"),
         (
             column("lang", dtype="int64"),
-            "expected categories for int32, and for no other",
+            "categories must be present for int32",
         ),
         (column("lang", categories=["a", "a"]), "list of different words"),
         (lambda c: c["shard_counts"].update({"s0.tar": 6}), "of the folder: 's0.tar'"),
@@ -199,10 +199,10 @@ def test_damaged_values_are_told_with_the_command_that_measures_them(folder):
 
     damages = [
         ("tokens", lambda f: f.unlink(), "No such file"),
-        ("tokens", lambda f: f.write_bytes(f.read_bytes()[:-8]), "it holds no numbers"),
-        ("tokens", saved(np.array([Runs()], dtype=object)), "it holds no numbers"),
+        ("tokens", lambda f: f.write_bytes(f.read_bytes()[:-8]), "it has no numbers"),
+        ("tokens", saved(np.array([Runs()], dtype=object)), "it has no numbers"),
         ("tokens", named(np.arange(24)), "int64 of shape (24,)"),
-        ("tokens", named(np.arange(13, dtype=np.int32)), "holds int32"),
+        ("tokens", named(np.arange(13, dtype=np.int32)), "has int32"),
         (
             "lang",
             named(np.full(13, 2, np.int32), ["high", "low"]),
@@ -270,7 +270,7 @@ def test_fields_that_are_no_columns_are_told(tmp_path):
     broken = write_lines(tmp_path / "broken.json", rows)
     broken.write_text(broken.read_text() + "{,}\n")
     check_refusals(None, {
-        "mixed": (partial(source.column, "a"), ColumnError, "rows: column 'a' has numbers, or w"),
+        "mixed": (partial(source.column, "a"), ColumnError, "rows: column 'a' must have only numbers or only w"),
         "lists": (partial(source.column, "b"), ColumnError, "rows: column 'b'"),
         "no JSON": (lambda: JsonSource(broken).column("b"), ColumnError, "json, line 4: not"),
     })  # fmt: skip

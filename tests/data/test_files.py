@@ -126,7 +126,7 @@ def test_what_fails_for_a_moment_is_read_again(big, monkeypatch, caplog):
     for faults in ([(5, "EIO")], [(116, "ESTALE")], [7, 3, 0, 1], [0]):
         fails[:] = faults
         assert LocalFiles().read(path, 10, 5000) == data[10:5000]
-    assert "it is tried again" in caplog.text
+    assert "It is tried again" in caplog.text
     fails[:] = [(5, "EIO")] * 99
     with pytest.raises(OSError, match="EIO") as caught:
         LocalFiles().read(path)

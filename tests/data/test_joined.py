@@ -57,8 +57,8 @@ def test_samples_of_other_keys_are_never_joined(folder):
 
 
 @pytest.mark.parametrize(("change", "told"), [
-    ("sample_index = NULL WHERE sample_index = 4", "cannot be read: the location of a sample is not a"),
-    ("sample_index = 4.5 WHERE sample_index = 4", "cannot be read: the location of a sample is not a"),
+    ("sample_index = NULL WHERE sample_index = 4", "cannot be read: the location of a sample must be"),
+    ("sample_index = 4.5 WHERE sample_index = 4", "cannot be read: the location of a sample must be"),
     ("sample_key = '0004'", "the key '0004' is not unique"),
     ("sample_key = CAST(x'ff' AS TEXT)", "cannot be read: Could not decode to UTF-8"),
 ])  # fmt: skip
@@ -145,12 +145,12 @@ def test_what_is_refused(folder):
     (folder / "cache").write_text("a file")
     a, b, c = sources(folder)
     few = partial(JoinedSource, a, b, nonmatch=("skip",))
-    told = "takes two sources or more"
+    told = "must have at least two sources"
     check_refusals(ConfigError, {
         "one": (partial(JoinedSource, a), told),
         "few rules": (partial(JoinedSource, a, b, c, nonmatch=("skip",)), told),
         "wrong rule": (partial(JoinedSource, a, b, c, nonmatch=("skip", "drop")), told),
         "many rules": (partial(JoinedSource, a, b, c, nonmatch=("error",) * 3), told),
-        "no cache": (lambda: write_matches(few()), "pass `cache`"),
+        "no cache": (lambda: write_matches(few()), "Pass `cache`"),
         "a file": (lambda: write_matches(few(cache=folder / "cache")), DatasetError, "be written"),
     })  # fmt: skip

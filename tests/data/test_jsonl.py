@@ -47,7 +47,7 @@ ROWS = '{"n": 0}\n{"n": 1}\n{"n": 2}\n'
 MALFORMED = {
     '{"a": 1}\n[1]\n{"b": 2}\n': (
         "1 of 3 lines",
-        "line 2: DataError: a row is a JSON object",
+        "line 2: DataError: a row must be a JSON object",
     ),
     '{"a": 1}\n\n{"a": \n3\n': (
         "2 of 3 lines",
@@ -72,8 +72,8 @@ def test_what_cannot_be_indexed(tmp_path):
     } | {
         "none": (lambda: prepare_jsonl(tmp_path / "none.jsonl"), DatasetNotFoundError, "none"),
         "suffix": (lambda: prepare_jsonl(written(tmp_path / "a.json", ROWS)), PrepareError,
-                   "is no .jsonl file"),
-        "folder": (lambda: prepare_jsonl(tmp_path), PrepareError, "is no .jsonl file"),
+                   "is not a .jsonl file"),
+        "folder": (lambda: prepare_jsonl(tmp_path), PrepareError, "is not a .jsonl file"),
     })  # fmt: skip
     assert offsets(path) == before
     assert len(list(tmp_path.iterdir())) == 3
@@ -99,9 +99,9 @@ def test_files_that_are_not_prepared_or_changed(tmp_path):
                          f"energize prepare --checksums {path}"),
     } | {
         name: (call, ShardError, remedy, told) for name, call, told in [
-            ("shorter", partial(read, ROWS[:-5]), "of bytes 0 to 27 of a file, this one has 22"),
+            ("shorter", partial(read, ROWS[:-5]), "covers bytes 0 to 27 of a file, but this one has 22"),
             ("7 bytes", partial(read, index=b"1234567"), "7 bytes are not a multiple"),
-            ("start", partial(read, index=struct.pack("<2Q", 9, 27)), "of bytes 9 to 27"),
+            ("start", partial(read, index=struct.pack("<2Q", 9, 27)), "covers bytes 9 to 27"),
             ("line", partial(read, other, number=1), "no line starts where sample 1 does"),
             ("order", partial(read, index=struct.pack("<4Q", 0, 18, 9, 27), number=1),
              "has the offsets 18 to 9"),
@@ -120,7 +120,7 @@ def test_a_line_that_is_no_json_or_changed_names_its_sample(tmp_path):
         SampleLoader(sample_type=CrudeSample)(JsonlSource(path)[1])
     first, changed, last = JsonlSource(path, checksums=True).read(np.arange(3))
     assert (first["json"], last["json"]) == (b'{"n": 0}', b'{"n": 2}')
-    assert f"{path}, sample 1: its checksum is" in str(changed.reason)
+    assert f"{path}, sample 1: its bytes have changed" in str(changed.reason)
 
 
 PREPARE = """

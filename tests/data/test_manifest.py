@@ -169,8 +169,8 @@ def test_one_rank_reads_for_all_and_tells_what_goes_wrong(mix, tmp_path):
     assert "gone.yaml" in found[0]["gone"]
     for each in found[1:]:
         assert each["gone"].startswith(
-            "LoaderError: rank 0, which reads for all ranks, could not"
+            "LoaderError: rank 0 reads for all ranks and failed"
         )
         assert found[0]["gone"] in each["gone"]
-        assert "another rank has ended" in each["killed"]
+        assert "another rank, or the connection to it, has ended" in each["killed"]
     assert all("rank 3" in each["other"] for each in found), found

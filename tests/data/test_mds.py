@@ -144,7 +144,7 @@ def test_indices_that_cannot_be_read(tmp_path):
     def named(name, size=3):
         return {"basename": name, "bytes": size}
 
-    no_name = "is not the name of a file"
+    no_name = "must be the name of a file"
     bad = [
         ("mds", {"column_encodings": ["int", "strr"]}, "did you mean 'str'"),
         ("mds", {"column_encodings": ["int", "ndarray:float33"]}, "ndarray:float33"),
@@ -164,7 +164,7 @@ def test_indices_that_cannot_be_read(tmp_path):
         ),
         ("csv", {"newline": ""}, "newline"),
         ("xsv", {"separator": None}, "(shards[0].separator): expected text"),
-        ("tsv", {"raw_meta": None}, "has its offsets in raw_meta"),
+        ("tsv", {"raw_meta": None}, "raw_meta must be present"),
         (
             "tsv",
             {"samples": 1000},
@@ -178,7 +178,7 @@ def test_indices_that_cannot_be_read(tmp_path):
     } | {
         "pickles": (partial(read, "mds", column_encodings=["int", "pkl"]), UntrustedCodeError,
                     "column 'text' contains an unsafe type: pickles"),
-        "no sample": (partial(read, "mds", samples=0), EmptyDatasetError, "hold no sample"),
+        "no sample": (partial(read, "mds", samples=0), EmptyDatasetError, "have no samples"),
         "half": (partial(read, "mds", "{"), DatasetError, "index.json is not valid JSON"),
         "deep": (partial(read, "mds", "[" * 100_000), DatasetError, "index.json is not valid"),
         "none": (lambda: MdsSource(tmp_path), DatasetNotFoundError, "it has no index.json", "split",
@@ -186,7 +186,7 @@ def test_indices_that_cannot_be_read(tmp_path):
         "hash": (lambda: MdsSource(made["mds"], validate_hash="md5").at([0]), DatasetError,
                  "no hashes of"),
         "no hash": (lambda: MdsSource(made["mds"], validate_hash="shake_128"), ConfigError,
-                    "validate_hash='shake_128' is not one of"),
+                    "validate_hash='shake_128' must be an algorithm"),
     })  # fmt: skip
     root = tmp_path / "data"
     for name in "ab":
@@ -220,7 +220,7 @@ def test_damaged_shards(tmp_path):
     first, second, meta = "shard.00000.mds", "shard.00001.mds", "shard.00001.csv.meta"
     assert read("mds", first, lambda d: d)[0]["number"] == 10
     packed = [(kind, f"{second}.{kind}", *row) for kind in COMPRESS for row in (
-        (lambda d: d[:-3], "bytes, but the index says"),
+        (lambda d: d[:-3], "bytes, but the index lists"),
         (lambda d: bytes(len(d)), "cannot be unpacked into the"),
         (None, "No such file"),
     )]  # fmt: skip
@@ -230,7 +230,7 @@ def test_damaged_shards(tmp_path):
             "mds",
             second,
             lambda d: b"\x05" + d[1:],
-            "has 5 samples, but the index says 10",
+            "has 5 samples, but the index lists 10",
         ),
         (
             "mds",
@@ -248,28 +248,28 @@ def test_damaged_shards(tmp_path):
             "mds",
             second,
             lambda d: d.replace(b'"number"', b'"numbes"'),
-            "of other files (it says",
+            "belongs to other files (it has",
         ),
         ("mds", second, None, "No such file"),
-        ("csv", meta, lambda d: d[:-1], "bytes, but the index says"),
+        ("csv", meta, lambda d: d[:-1], "bytes, but the index lists"),
         (
             "csv",
             meta,
             lambda d: b"\x07" + d[1:],
-            "has 7 samples, but the index says 10",
+            "has 7 samples, but the index lists 10",
         ),
         (
             "csv",
             meta,
             lambda d: d.replace(b'"score"', b'"scorn"'),
-            "of other files (it says",
+            "belongs to other files (it has",
         ),
         ("csv", "shard.00001.csv", None, "No such file"),
         (
             "json",
             "shard.00001.json.meta",
             lambda d: d.replace(b'"id"', b'"ie"'),
-            "of other files (it says",
+            "belongs to other files (it has",
         ),
     ]
     check_refusals(None, {
@@ -287,7 +287,7 @@ def test_damaged_shards(tmp_path):
     text = index.read_text()
     index.write_text(text.replace('"samples": 10', '"samples": 0', 1))
     with pytest.raises(
-        ShardError, match=r"shard\.00000\.mds has 10 samples, but the index says 0"
+        ShardError, match=r"shard\.00000\.mds has 10 samples, but the index lists 0"
     ):
         MdsSource(whole["mds"]).at([0])
     index.write_text(text)
@@ -308,8 +308,18 @@ def test_a_damaged_sample_is_substituted_and_named(tmp_path):
             b"zero,x,0.5\n",
             "column 'id' of 1 bytes cannot be decoded",
         ),
-        ("csv", b"zero,1,0.5\n", b"zero,1.0.5\n", "a line of 3 columns with ','"),
-        ("tsv", b"zero\t1\t0.5\n", b"zero\t1\t0.5 ", "a line of 3 columns with '\\t'"),
+        (
+            "csv",
+            b"zero,1,0.5\n",
+            b"zero,1.0.5\n",
+            "a line must have 3 columns separated by ','",
+        ),
+        (
+            "tsv",
+            b"zero\t1\t0.5\n",
+            b"zero\t1\t0.5 ",
+            "a line must have 3 columns separated by '\\t'",
+        ),
         ("json", b'{"caption": "zero"', b'{"caption": "zero"}', "JSONDecodeError"),
         ("json", b'"caption"', b'"Caption"', "an object with 'caption', 'id', 'score'"),
         (
@@ -362,12 +372,12 @@ def test_hashes_are_compared_where_asked(tmp_path, compression):
     for algorithm in names:
         fresh = MdsSource(folder, validate_hash=algorithm)
         with pytest.raises(
-            ShardError, match=f"has the {algorithm} .*, but the index says"
+            ShardError, match=f"has the {algorithm} .*, but the index lists"
         ):
             fresh.at([10])
         assert fresh.at([0])[0]["number"] == 0
 
 
 def test_there_are_no_columns_of_fields(tmp_path):
-    with pytest.raises(ConfigError, match="each sample would be read"):
+    with pytest.raises(ConfigError, match="MDS shards would be read"):
         MdsSource(numbered_mds(tmp_path / "mds", 4)).column("n")

@@ -356,7 +356,7 @@ def test_disks_that_are_full_or_may_not_be_written(disk, monkeypatch, caplog):
     for words in (
         str(disk / "cache"),
         "No space left",
-        "make room there",
+        "Free space there",
         "ENERGIZE_CACHE",
     ):
         assert words in told
@@ -418,15 +418,15 @@ def test_what_is_refused(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.delenv("ENERGIZE_CACHE_BYTES", raising=False)
     made = ("cannot be made", "ENERGIZE_CACHE")
-    limit = ("ENERGIZE_CACHE_BYTES", str(2 * SECTION), "500000000000 is 500 GB")
+    limit = ("ENERGIZE_CACHE_BYTES", str(2 * SECTION), "For 500 GB, set 500000000000")
     check_refusals(ConfigError, {
         "a file": (partial(NodeCache, str(tmp_path / "file")), *made, "File exists"),
         "below one": (partial(NodeCache, str(tmp_path / "file" / "a")), *made, "Not a directory"),
         "nowhere": (partial(NodeCache, "/proc/cache"), *made, "/proc/cache"),
         "a NUL": (partial(NodeCache, "a\0b"), *made),
-        "a URL": (partial(NodeCache, "s3://bucket"), *made, "s3://bucket", "no path"),
-        "no home": (partial(NodeCache, "~nobody-there/a"), *made, "no path"),
-        "few bytes": (partial(NodeCache, str(tmp_path), 500), *limit, "got 500;"),
+        "a URL": (partial(NodeCache, "s3://bucket"), *made, "s3://bucket", "not a path"),
+        "no home": (partial(NodeCache, "~nobody-there/a"), *made, "not a path"),
+        "few bytes": (partial(NodeCache, str(tmp_path), 500), *limit, "got 500."),
     })  # fmt: skip
     for text in ("500GB", "-1", "1e12", "0"):
         monkeypatch.setenv("ENERGIZE_CACHE_BYTES", text)

@@ -136,7 +136,7 @@ def test_code_of_the_data_folder_is_refused_with_the_remedy(folder):
         ):
             read_dataset_yaml(folder)
     write(folder, "dataset.yaml", f"{TYPE}sample_loader: code.py:f\nfield_map: {{}}")
-    with pytest.raises(DatasetError, match="expected it, or a field_map"):
+    with pytest.raises(DatasetError, match="set sample_loader or field_map"):
         read_dataset_yaml(folder, code=True)
 
 
@@ -156,7 +156,7 @@ def test_folders_that_are_not_there_or_not_prepared(tmp_path, folder):
         "shards": (partial(read_info, folder / "parts"), NotPreparedError, inside),
         "meta": (partial(read_info, folder / ".nv-meta"), NotPreparedError, inside),
         "no dataset.yaml": (partial(read_dataset_yaml, folder), NotPreparedError,
-                            "has no dataset file .nv-meta/dataset.yaml", "no such file at all"),
+                            "has no dataset file .nv-meta/dataset.yaml", "Found: none"),
         "outside": (partial(read_splits, folder, "../a.yaml"), DatasetError, "in this folder"),
         "kind": (partial(read_splits, folder, "a.txt"), DatasetError, "ends in .yaml or .json"),
     })  # fmt: skip

@@ -92,19 +92,19 @@ def test_what_is_a_url_and_what_a_path():
     assert str(path_of("s3://b/a#1") / "b #2.tar") == "s3://b/a#1/b #2.tar"
     assert path_of("s3://b/a") / "/data" == Path("/data")
     assert path_of("s3://b/a") / "gs://c/d" == path_of("gs://c/d")
-    told = " is not read: a name, a password or what comes after a '?'"
+    told = " is not read: names, passwords and text after a '?'"
     check_refusals({
         url: (partial(path_of, url), ConfigError, shown + told)
         for url, shown in {
             "s3://me:secret@b/a": "s3://b/a", "https://h/a?sig=secret": "https://h/a?...",
             "s3://b/a/x?.png": "s3://b/a/x?...", "https://h/a#b": "https://h/a#b"}.items()
     } | {
-        url: (partial(call, given), ConfigError, "is not a URL: pass s3://BUCKET/... or file:///")
+        url: (partial(call, given), ConfigError, "merges two slashes. Pass s3://BUCKET/... or")
         for call, given, url in (
             (path_of, Path("s3://b/a"), "s3:/b/a"), (absolute, "file:/a", "file:/a"),
             (ParquetSource, "file://b/*.parquet", "file://b"))
     } | {
-        url: (partial(WebdatasetSource, url), ConfigError, "comes the name of a bucket or a host")
+        url: (partial(WebdatasetSource, url), ConfigError, "the bucket or host is missing after")
         for url in ("s3://", "gs:///a", "https://")
     })  # fmt: skip
 
@@ -562,12 +562,12 @@ def test_what_commands_write_is_written_to_a_store(tmp_path, monkeypatch, capsys
             failures=FailurePolicy(quarantine=f"{there}/q.jsonl"),
         )
         check_refusals({
-            "quarantine": (listed, ConfigError, "a store has none to append lines to"),
+            "quarantine": (listed, ConfigError, "a remote store cannot append lines"),
             "lines of workers": (
                 partial(WorkerConfig, 0, 1, worker_debug_path=f"{there}/{{pid}}"), ConfigError,
                 "has no files to append lines to"),
             "code": (
-                coded, UntrustedCodeError, "code of a store is not run", "later. Do without: give"),
+                coded, UntrustedCodeError, "code of a store is not run", "later. Do without: pass"),
             "trust": (partial(trust, f"{there}/mixes"), ConfigError, "code of a store is not run"),
         })  # fmt: skip
 

@@ -41,9 +41,9 @@ def test_what_cannot_be_read_is_named(parquet, tmp_path):
         "columns": (lambda: ParquetSource(f"{parquet}/?.parquet", columns=["txet"]), ConfigError,
                     "no column 'txet'; did you mean 'text'"),
         "parquet": (lambda: ParquetSource(lines), ShardError, "x.parquet cannot be read as Parq"),
-        "gz": (lambda: len(JsonSource(tmp_path / "x.json.gz")), ShardError, "unpack it"),
+        "gz": (lambda: len(JsonSource(tmp_path / "x.json.gz")), ShardError, "Unpack it"),
         "half": (lambda: len(JsonSource(tmp_path / "half.json")), ShardError,
-                 "half.json cannot be read as one JSON value"),
+                 "half.json is neither one JSON value"),
         "empty": (lambda: JsonSource(empty).at([0]), EmptyDatasetError, f"({empty}) has no sam"),
         "bad": (lambda: list(JsonSource(bad)), SubstitutionError, "not JSON"),
     }  # fmt: skip
@@ -57,7 +57,7 @@ def test_what_cannot_be_read_is_named(parquet, tmp_path):
             DatasetNotFoundError,
             "folder/*",
         )
-        rows[f"{name} none"] = (partial(kind, []), ConfigError, "no files")
+        rows[f"{name} none"] = (partial(kind, []), ConfigError, "got an empty list")
         rows[f"{name} number"] = (partial(kind, [3]), ConfigError, "got [3]")
     check_refusals(None, rows)
     assert ParquetSource(parquet / "c.parquet", columns=["id"])[0] == {"id": 0}
@@ -67,7 +67,7 @@ def test_what_cannot_be_read_is_named(parquet, tmp_path):
 def test_a_json_file_of_one_plain_value_is_refused_by_its_name(tmp_path, text):
     path = tmp_path / "a.json"
     path.write_text(text)
-    words = f"{path} is the JSON value {text.strip()}, and rows are an object"
+    words = f"{path} is the JSON value {text.strip()}, not rows"
     for read in (
         lambda: list(JsonSource(path)),
         lambda: get_train_dataset(path, batch_size=1),
@@ -115,7 +115,7 @@ def test_a_line_of_one_byte_is_a_row_that_is_no_object(tmp_path):
     path.write_text('{"a": 0}\n3\n')
     first, failed = JsonSource(path).read(np.arange(2))
     assert first == {"a": 0}
-    assert "line 2: DataError: a row is a JSON object, found 3" in str(failed)
+    assert "line 2: DataError: a row must be a JSON object, got 3" in str(failed)
     with pytest.raises(PrepareError, match="line 2"):
         prepare_jsonl(path)
 
@@ -129,5 +129,5 @@ def test_lines_without_rows_are_left_out_and_bad_ones_are_substituted(tmp_path, 
     assert [found[0], found[1], found[4]] == [0, 1, 4]
     assert set(found) == {0, 1, 4}
     assert "line 5: DataError: not JSON" in caplog.text
-    assert "line 6: DataError: a row is a JSON object" in caplog.text
+    assert "line 6: DataError: a row must be a JSON object" in caplog.text
     assert found == [row["a"] for row in JsonSource(path)]

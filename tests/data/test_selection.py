@@ -108,18 +108,18 @@ def test_what_is_refused():
     check_refusals(ColumnError, {
         "misspelt value": (partial(part, "hihg"), EmptyDatasetError, "mean 'high'", "low: 3, (no"),
         "misspelt column": (partial(part, "low", "kid"), "no column 'kid'; did you mean 'kind'"),
-        "neither": (partial(Selection, "kind"), ConfigError, "a selection has a value"),
-        "both": (partial(Selection, "kind", "a", ("b",)), ConfigError, "a selection has a value"),
-        "tuple": (partial(Selection, "kind", ("a",)), ConfigError, "kind: a value is a word"),
+        "neither": (partial(Selection, "kind"), ConfigError, "a selection must have either a value"),
+        "both": (partial(Selection, "kind", "a", ("b",)), ConfigError, "a selection must have either a value"),
+        "tuple": (partial(Selection, "kind", ("a",)), ConfigError, "kind: a value must be a word"),
         "left": (select("kind", ["low"]), "4 samples", "without a weight: (no value): 2, high: 2"),
         "none": (select("kind", ["low", "hihg"]), "no sample of letters has the value 'hihg'"),
         "common": (select("score", ["0..1", "0.5.."]), "'0..1' and '0.5..' have samples in common"),
-        "twice": (select("score", [0.5, "0.5"]), "the value '0.5' is given twice"),
+        "twice": (select("score", [0.5, "0.5"]), "the value '0.5' is listed twice"),
         "number in range": (select("score", ["0..1", 0.5]), "have samples in common"),
-        "nothing": (select("kind", [], other=True), WeightError, "its values are low: 3"),
+        "nothing": (select("kind", [], other=True), WeightError, "Its values: low: 3"),
         "other": (select("kind", ["other"], called, other=True), "'other' is a value and also"),
-        "mixed": (select("a", ["x"], one, two, other=True), "a word in one and a number in two"),
+        "mixed": (select("a", ["x"], one, two, other=True), "a word in one, but a number in two"),
     } | {
-        f"range {value!r}": (partial(part, value, "score"), "neither one nor a range")
+        f"range {value!r}": (partial(part, value, "score"), "not a number or range")
         for value in ("..", "good", "0.5..0.5", "0.9..0.1", "1..2..3", "")
     })  # fmt: skip

@@ -90,7 +90,7 @@ def test_only_the_folder_itself_is_trusted(folder, tmp_path):
     elsewhere.write_text(LOADER)
     text = CODED.replace("loader.py", f"../../{elsewhere.name}")
     (folder / ".nv-meta" / "dataset.yaml").write_text(text)
-    with pytest.raises(ez.UntrustedCodeError, match="leads out of the folder"):
+    with pytest.raises(ez.UntrustedCodeError, match="is outside the folder"):
         read(folder)
 
 
@@ -110,7 +110,7 @@ def test_what_cannot_be_trusted(tmp_path):
     plain = captions(tmp_path / "plain", 4)
     done = run("trust", plain)
     assert done.exit_code == 1
-    assert "there is no code" in done.output
+    assert "has no code to trust" in done.output
     trusted_file().parent.mkdir(parents=True)
     trusted_file().write_text("[]")
     assert run("trust").exit_code == 2
@@ -196,7 +196,10 @@ def test_a_factory_that_is_not_known_is_an_error(folder, monkeypatch):
         ez.UntrustedCodeError, match=r"import some_module_of_theirs.*trust_code"
     ):
         read(folder)
-    for name, told in (("Nothing", "has no such name"), ("Shouting", "is no factory")):
+    for name, told in (
+        ("Nothing", "has no such name"),
+        ("Shouting", "is not a factory"),
+    ):
         named(folder, name)
         with pytest.raises(ez.DatasetError, match=told):
             read(folder)
@@ -232,6 +235,6 @@ def test_modules_are_imported_where_they_are_trusted_by_name(
     assert {each.text for each in ez.get_val_dataset(folder, **options)} == {"x"}
     del sys.modules["factories_of_theirs"]
     with pytest.raises(
-        ez.ConfigError, match="no folder, and no module that can be imported"
+        ez.ConfigError, match="neither a folder nor a module that can be imported"
     ):
         read(folder, trust_code=["no_such_module"])

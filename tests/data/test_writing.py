@@ -86,7 +86,7 @@ def test_what_is_wrong_is_told(tmp_path):
         "folder": ("Is a directory",),
         "x" * 240: ("name too long",),
         "a\0b": ("NUL",),
-        "full": ("No space left", "make room"),
+        "full": ("No space left", "Make room"),
     }
     check_refusals(None, {
         name: (partial(write_new, tmp_path / name, b"x", ConfigError), ConfigError,

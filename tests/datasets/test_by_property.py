@@ -37,22 +37,25 @@ def shuffled(count, name="rows", kinds=KINDS):
 @pytest.mark.parametrize(
     ("dataset", "told"),
     [
-        (BatchDataset(shuffled(9), 2, list), "a BatchDataset are not taken one by one"),
+        (
+            BatchDataset(shuffled(9), 2, list),
+            "a BatchDataset cannot be read one by one",
+        ),
         (
             RepeatDataset(shuffled(9)),
-            "split what it reads from .*give the mix to RepeatDataset",
+            "Split its inputs .*pass the mix to RepeatDataset",
         ),
         (
             MapDataset(LimitDataset(shuffled(9), 3), str),
-            "a LimitDataset are not taken one by one",
+            "a LimitDataset cannot be read one by one",
         ),
         (
             BlendDataset((shuffled(9), 1), (shuffled(9, "b"), 2)),
-            "a BlendDataset are not",
+            "a BlendDataset cannot",
         ),
-        ([[1, 2]], "is no dataset; a list becomes one in ListSource"),
-        ([1, 2], "'1' is no dataset"),
-        ([], "there are no datasets to mix"),
+        ([[1, 2]], "is not a dataset. Wrap a list in ListSource"),
+        ([1, 2], "'1' is not a dataset"),
+        ([], "the list of datasets is empty"),
     ],
 )
 def test_what_cannot_be_split_is_told(dataset, told):

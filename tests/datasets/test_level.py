@@ -64,7 +64,8 @@ class TestCosts:
         )
         level = LevelDataset(source, 2, global_batch_size=4, cost="tokens")
         with pytest.raises(
-            ColumnError, match=rf"letters.* 2.*its cost is {bad:g}.*above 0"
+            ColumnError,
+            match=rf"letters.* 2.*its cost must be a number > 0, got {bad:g}",
         ):
             level.at([0])
 
@@ -81,12 +82,12 @@ class TestCosts:
             (
                 {"level": 3},
                 ConfigError,
-                "a cost is the name of a column, or a function",
+                "a cost must be the name of a column, or a function",
             ),
             (
                 {"global_batch_size": 7},
                 ConfigError,
-                r"BatchDataset: .* 7 .*batches of 2",
+                r"BatchDataset: .* 7 .*batch of 2",
             ),
             (
                 {"global_batch_size": 0},
@@ -114,12 +115,12 @@ class TestCosts:
     def test_batches_of_another_size(self):
         level = LevelDataset(lengths(20), 2, global_batch_size=8, cost="tokens")
         with pytest.raises(
-            ConfigError, match=r"LevelDataset below levels batches of 2, .* of 4"
+            ConfigError, match=r"LevelDataset below levels batches of 2, .* have 4"
         ):
             BatchDataset(MapDataset(level, str), 4, list)
         buffered = LevelBufferDataset(lengths(20), 8, 2, lambda item: item + 1)
         with pytest.raises(
-            ConfigError, match=r"LevelBufferDataset below .* of 2, .* of 3"
+            ConfigError, match=r"LevelBufferDataset below .* of 2, .* have 3"
         ):
             BatchDataset(buffered, 3, list)
 

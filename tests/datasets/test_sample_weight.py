@@ -281,7 +281,7 @@ class TestTargets:
     @pytest.mark.parametrize(
         ("options", "told"),
         [
-            ({"target_weights": [1]}, "1 values are given for 2 datasets"),
+            ({"target_weights": [1]}, "1 values were passed for 2 datasets"),
             ({"target_weights": [1, None]}, "the target weight of dataset 1.*got None"),
             ({"target_weights": [1, -2]}, "target weight of dataset 1.*got -2"),
             ({"target_weights": [1, float("nan")]}, "got nan"),
@@ -289,24 +289,24 @@ class TestTargets:
             ({"target_weights": {"a": 1}}, "not one of none"),
             (
                 {"target_weights": [1, 1], "stop": "all_exhausted"},
-                "when a dataset is exhausted",
+                "if a dataset can be exhausted",
             ),
             (
                 {"target_weights": [1, 1], "max_epochs": 2},
-                "when a dataset is exhausted",
+                "if a dataset can be exhausted",
             ),
             (
                 {"target_weights": [1, 1], "max_correction": 0.5},
-                "a factor from 1 up; got 0.5",
+                "must be a number >= 1, got 0.5",
             ),
-            ({"max_correction": 2}, "limits what target_weights do"),
+            ({"max_correction": 2}, "max_correction needs target_weights"),
         ],
     )
     def test_what_cannot_be(self, options, told):
         with pytest.raises(ConfigError, match=told):
             self.blend(3, 1, **options)
         with pytest.raises(
-            WeightError, match="'b' has a target weight and the weight 0"
+            WeightError, match="'b' has a target weight, but its weight is 0"
         ):
             BlendDataset(
                 {"a": rows("a"), "b": rows("b")},

@@ -52,11 +52,19 @@ def test_states_of_other_shapes_are_refused():
     ("options", "error", "says"),
     [
         ({"unit": "tokns"}, ColumnError, "no column 'tokns'; did you mean 'tokens'"),
-        ({"unit": 3}, ConfigError, "unit is 'samples', the name of a column"),
-        ({"unit": ItemCost}, ConfigError, "unit is 'samples', the name of a column"),
+        ({"unit": 3}, ConfigError, "unit must be 'samples', the name of a column"),
+        (
+            {"unit": ItemCost},
+            ConfigError,
+            "unit must be 'samples', the name of a column",
+        ),
         ({"unit": lambda: 1}, ConfigError, "a function that has parameters"),
-        ({"unit": lambda tokens: tokens - 9}, ColumnError, "costs are numbers above 0"),
-        ({"unit": lambda tokens: tokens * np.nan}, ColumnError, "its cost is nan"),
+        ({"unit": lambda tokens: tokens - 9}, ColumnError, "must be a number > 0"),
+        (
+            {"unit": lambda tokens: tokens * np.nan},
+            ColumnError,
+            "its cost must be a number > 0, got nan",
+        ),
         ({"unit": "tokens", "scheme": "exact"}, ConfigError, "Remove one of them"),
         (
             {"unit": "tokens", "block_size": 5},
@@ -94,5 +102,5 @@ def test_a_function_of_items_may_leave_them_out_and_its_errors_name_the_sample()
     def none(sample):
         raise SkipSample
 
-    with pytest.raises(SubstitutionError, match="256 items in a row were left out"):
+    with pytest.raises(SubstitutionError, match="256 consecutive items were left out"):
         next(BlendDataset(parts, unit=ItemCost(none)).open())

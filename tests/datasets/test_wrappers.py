@@ -38,14 +38,17 @@ REFUSED = {
         "RepeatDataset",
     ),
     "passes as text": (lambda: RepeatDataset(numbers(3), "2"), "RepeatDataset"),
-    "too little of a pass": (lambda: RepeatDataset(numbers(3), 0.1), "leave no item"),
+    "too little of a pass": (
+        lambda: RepeatDataset(numbers(3), 0.1),
+        "result in no items",
+    ),
     "parts of a stream": (
         lambda: RepeatDataset(filtered(), 2.5),
         "whole number of passes",
     ),
     "passes of a stream": (
         lambda: EpochizeDataset(filtered(), num_epochs=2),
-        "only known when they have been read",
+        "known only by reading",
     ),
     "no length": (lambda: EpochizeDataset(numbers(3)), "EpochizeDataset"),
     "a length twice": (
@@ -57,10 +60,10 @@ REFUSED = {
         lambda: ConcatDataset(RepeatDataset(numbers(2)), numbers(3)),
         "dataset 0 .* never ends",
     ),
-    "nothing to join": (ConcatDataset, "no datasets"),
+    "nothing to join": (ConcatDataset, "datasets is empty"),
     "a flag": (
         lambda: BatchDataset(numbers(7), 2, list, drop_last="no"),
-        "True or False; got 'no'",
+        "True or False, got 'no'",
     ),
     "all is dropped": (
         lambda: BatchDataset(numbers(7), 8, list, drop_last=True),
@@ -107,7 +110,7 @@ REFUSED = {
         lambda: next(
             FilterDataset(RepeatDataset(numbers(3)), lambda item: False).open()
         ),
-        "10000 items in a row",
+        "10000 consecutive items",
     ),
     "an empty stream": (
         lambda: next(

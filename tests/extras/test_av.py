@@ -255,7 +255,7 @@ def test_what_cannot_be_asked(tmp_path):
     decoder, silent = AVDecoder(video()), AVDecoder(video("webm vp9"))
     with (tmp_path / "a.txt").open() as text:
         for ask, words in (
-            (lambda: AVDecoder(text), "reading bytes"),
+            (lambda: AVDecoder(text), "must be bytes or a file"),
             (lambda: AVDecoder("a.mp4"), "open"),
             (lambda: decoder.get_video_clips([(2, 1)]), r"clip_ranges\[0\]"),
             (

@@ -464,5 +464,5 @@ def test_wrong_arguments(tmp_path):
         ):
             FileStoreCachePool(**wrong)
     (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigError, match="no folder for a cache can be made below"):
+    with pytest.raises(ConfigError, match="cannot create a cache folder in"):
         _ = FileStoreCachePool(parent_cache_dir=tmp_path / "file").cache_dir

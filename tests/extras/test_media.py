@@ -106,7 +106,7 @@ def test_images_by_name_by_first_bytes_and_by_patterns():
         wav(),
     ):
         assert isinstance(HEADER.extract_metadata(data, "nameless"), AVMetadata)
-    with pytest.raises(DecodeError, match="neither its name nor its first bytes"):
+    with pytest.raises(DecodeError, match="by its name or first bytes"):
         MediaFilterConfig.parse(glob="*.bin").extract_metadata(b"text", "a.bin")
 
 
@@ -127,5 +127,5 @@ def test_paths_and_open_files(tmp_path):
     assert EXTENSION.extract_metadata(path) == PNG
     with path.open("rb") as file:
         assert EXTENSION.extract_metadata(file, "a.png") == PNG
-        with pytest.raises(ConfigError, match="need a filename"):
+        with pytest.raises(ConfigError, match="filename is missing"):
             EXTENSION.extract_metadata(file)

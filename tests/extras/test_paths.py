@@ -127,15 +127,15 @@ def test_components_and_joining():
     ):
         assert str(EPath(written)) == meant
     for outside in ("msc://store/../x", "s3://bucket/a/../../other/x"):
-        with pytest.raises(ConfigError, match="leads out of"):
+        with pytest.raises(ConfigError, match="is outside of"):
             EPath(outside)
-    with pytest.raises(ConfigError, match="leads out of"):
+    with pytest.raises(ConfigError, match="is outside of"):
         path / "../../../x"
     assert EPath("/a/b/c").relative_to(EPath("/a")) == "b/c"
     for other in ("/b", "/a/b/c/d", "/a/b/cd", "s3://a"):
-        with pytest.raises(ConfigError, match="/a/b/c does not lie below"):
+        with pytest.raises(ConfigError, match="/a/b/c is not below"):
             EPath("/a/b/c").relative_to(EPath(other))
-    with pytest.raises(ConfigError, match="does not lie below"):
+    with pytest.raises(ConfigError, match="is not below"):
         EPath("memory://a/b/c").relative_to(EPath("/a"))
 
 

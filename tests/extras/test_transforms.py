@@ -240,8 +240,8 @@ class ColorJitter:
 def test_what_cannot_be_merged():
     image = noise(20, 30)
     for steps, given_, words in (
-        ([T.Resize(30, max_size=20)], image, "max_size=20 is not above"),
-        ([T.Resize((0, 5))], image, "makes of 20 x 30 an image of"),
+        ([T.Resize(30, max_size=20)], image, "max_size=20 must be >"),
+        ([T.Resize((0, 5))], image, "turns an image of 20 x 30 into"),
         ([T.RandomCrop(25)], image, r"larger than the image, 20 x 30.*pad_if_needed"),
         ([T.RandomCrop(5, padding_mode="reflect")], image, "'constant'"),
         ([T.RandomCrop(5, padding=(1, 2, 3))], image, "one number, two or four"),

@@ -132,7 +132,7 @@ def test_faults_are_met_and_told(program):
     assert [bool(each) for each in hits] == [
         name != "mapping fails" for name in PASSING
     ]
-    assert "Input/output error; it is tried again" in program.log()
+    assert "Input/output error. It is tried again" in program.log()
 
 
 @pytest.mark.parametrize("name", ["webdataset", "stores"])

@@ -96,7 +96,7 @@ def test_what_leads_nowhere_is_an_error_of_ours(tmp_path, monkeypatch, name):
 
 @pytest.mark.parametrize("path", ["a\0b", "a\ud800b"])
 def test_remote_paths_and_names_of_files(tmp_path, path):
-    with pytest.raises(ConfigError, match="that is no path"):
+    with pytest.raises(ConfigError, match="this is not a path"):
         EPath(path)
     with pytest.raises(DataError, match="is not the name of a file"):
         SystemFileStore(tmp_path).get(path)

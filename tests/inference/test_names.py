@@ -107,7 +107,7 @@ DOUBTS = {
 @pytest.mark.parametrize("case", DOUBTS)
 def test_names_of_several_meanings_are_an_error_that_lists_them(case):
     splits = find_splits(inventory(*DOUBTS[case]))
-    with pytest.raises(SplitError, match=r"Write (files: |which one is read)"):
+    with pytest.raises(SplitError, match=r"Write (files: |one of these)"):
         splits.part_named("train", "data")
 
 
@@ -137,7 +137,7 @@ def test_parts_of_other_names_are_never_merged(asked):
         )
     )
     with pytest.raises(
-        SplitError, match=r"it has 'train_sft', 'test_sft'\. Write split_part="
+        SplitError, match=r"parts are 'train_sft', 'test_sft'\. Write split_part="
     ):
         splits.part_named(asked, "data")
 

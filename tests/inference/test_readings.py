@@ -250,7 +250,7 @@ def test_lists_of_several_lengths_are_no_pairs(tmp_path, caplog):
         ("b?", "b"),
     }
     assert (
-        "columns 'questions' and 'answers' are lists of one length; got [2, 1]"
+        "columns 'questions' and 'answers' must be lists of one length, got [2, 1]"
         in caplog.text
     )
 
@@ -308,14 +308,14 @@ def test_what_trains_is_inferred_and_written_and_other_parts_are_left_out(
     spec = infer(path)
     assert spec.splits == {"train": 4, "test": None}
     [note] = spec.notes
-    reason = str(refused.value).partition("\n  asked for at")[0]
+    reason = str(refused.value).partition("\n  requested at")[0]
     assert note == f"split part 'test' is left out: {reason}"
     assert len(get_train_dataset(path, batch_size=None, repeat=False)) == 4
     run("init", path, "-o", tmp_path / "mix.yaml")
     text = (tmp_path / "mix.yaml").read_text()
     assert "# split part 'test' is left out: " in text
     assert len(read(tmp_path / "mix.yaml")) == 4
-    with pytest.raises(DatasetError, match="may be read in 2 ways"):
+    with pytest.raises(DatasetError, match="can be read in 2 ways"):
         infer(path, split_part="test")
 
 
@@ -326,7 +326,7 @@ def test_a_training_part_that_cannot_be_read_is_refused_alike(tmp_path):
         get_train_dataset(tmp_path, batch_size=None)
     with pytest.raises(DatasetError) as read_of:
         infer(tmp_path)
-    assert str(trained.value).partition("\n  asked for at")[0] == str(read_of.value)
+    assert str(trained.value).partition("\n  requested at")[0] == str(read_of.value)
 
 
 def test_parts_without_classes_are_left_out(tmp_path):
@@ -336,7 +336,7 @@ def test_parts_without_classes_are_left_out(tmp_path):
     files(tmp_path, [f"test/{n}.jpg" for n in range(3)])
     spec = infer(tmp_path)
     assert (spec.format, spec.splits) == ("classes", {"train": 4, "test": None})
-    assert "test: nothing here has the format 'classes'" in spec.notes[0]
+    assert "test has no data of the format 'classes'" in spec.notes[0]
     assert infer(tmp_path, files=["test/**"]).splits == {"train": 3}
 
 
@@ -378,7 +378,7 @@ def test_remedies_for_files_that_are_not_found_work(tmp_path, monkeypatch):
         two=(partial(infer, tmp_path), "names 'documents/a.png'", lines),
     )
     assert len([*read(tmp_path, media_path="small/{image:name}")]) == 2
-    tried = f"there is no {tmp_path.parent}/none nor {tmp_path}/none"
+    tried = f"(tried {tmp_path.parent}/none, {tmp_path}/none)"
     check_refusals(
         ConfigError,
         folder=(partial(infer, tmp_path, image_folder="none"), tried),

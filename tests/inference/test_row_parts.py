@@ -110,9 +110,9 @@ def test_split_by_gives_the_part_of_each_value_also_in_a_metadataset(tmp_path):
         ),
         (
             {"partitoin": {0: "train"}},
-            "names no column of the rows.*did you mean 'partition'",
+            "is not a column of the rows.*did you mean 'partition'",
         ),
-        ({"partition": {}, "caption": {}}, "split_by takes one column, got 2"),
+        ({"partition": {}, "caption": {}}, "split_by must have one column, got 2"),
     ],
 )
 def test_a_mapping_that_does_not_fit_is_an_error(mapping, words, tmp_path):
@@ -158,7 +158,7 @@ def test_a_summary_lists_the_other_split_parts_of_folders_and_near_names(tmp_pat
     spec = infer(tmp_path)
     assert spec.other_parts == ("val (1 file)",)
     assert spec.notes == (
-        "'tset' is no split part and nearly 'test': 1 file. Rename it if it is one",
+        "'tset' is not a split part but is similar to 'test': 1 file. Rename it if it is one",
     )
 
 
@@ -294,9 +294,7 @@ def test_held_out_data_alone_are_no_training_data(part, tmp_path):
     rows = [{"text": f"text {n}"} for n in range(3)]
     table(tmp_path / f"{part}-00000-of-00001.jsonl", rows)
     table(tmp_path / "val-00000-of-00001.jsonl", rows)
-    with pytest.raises(
-        SplitError, match=r"has only held-out data.*to be trained on nevertheless"
-    ):
+    with pytest.raises(SplitError, match=r"has only held-out data.*To train on it"):
         get_train_dataset(tmp_path, batch_size=1)
 
 
@@ -316,7 +314,7 @@ def test_a_file_whose_rows_are_all_held_out_is_no_training_data(tmp_path):
 def test_a_missing_part_names_the_parts_that_exist(tmp_path):
     root = labels(tmp_path, "split", ["train", "test"])
     with pytest.raises(
-        SplitError, match=r"no split part 'val'; it has 'train', 'test'"
+        SplitError, match=r"no split part 'val'. Its split parts are 'train', 'test'"
     ):
         get_val_dataset(root, batch_size=1)
 
@@ -354,7 +352,7 @@ def test_a_pattern_that_matches_no_file_is_a_note(tmp_path):
     spec = infer(root)
     assert spec.splits == {"train": 2}
     assert "'val" in spec.notes[0]
-    assert "'data/validaton-*', and no file matches it" in spec.notes[0]
+    assert "'data/validaton-*', but no file matches it" in spec.notes[0]
 
 
 def test_a_file_that_readme_names_for_training_is_trained_on(tmp_path):

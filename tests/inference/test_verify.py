@@ -59,7 +59,7 @@ def test_what_is_not_as_inferred_is_an_error_with_row_value_and_line(tmp_path):
         tmp_path / "late.jsonl",
         [{"text": f"t{n}"} for n in range(80)] + [{"text": 7}] * 9,
     )
-    write = "sample_type: TYPE, field_map: {FIELD: COLUMN}; verify=False"
+    write = "sample_type: TYPE, field_map: {FIELD: COLUMN}, or set verify=False"
     check_refusals(
         DatasetError,
         types=(
@@ -83,7 +83,7 @@ def test_what_is_not_as_inferred_is_an_error_with_row_value_and_line(tmp_path):
         turns=(
             partial(read, turns),
             "2 of 2 samples",
-            "a conversation is a list of turns",
+            "a conversation must be a list of turns",
             write,
         ),
     )

@@ -1494,7 +1494,7 @@ def lists_of_lists(root: Path, rng: random.Random) -> None:
 
 @layout(
     "ScienceQA: problems.json by id, and the image of an id in train/ID/image.png",
-    Opening(refuse="folders are ids, and no class", says=("probably no classes",)),
+    Opening(refuse="folders are ids, and no class", says=("probably not classes",)),
 )
 def scienceqa_folders(root: Path, rng: random.Random) -> None:
     problems = {}

@@ -45,7 +45,7 @@ from tests.support.datasets import numbers
         ({"global_batch_size": 4}, "micro_batch_size"),
         (
             {"global_batch_size": 4, "micro_batch_size": 3},
-            "whole number of micro batches",
+            "multiple of the micro batch size",
         ),
         ({"timeout": 0}, "timeout"),
         ({"warn_after": -1.0}, "warn_after"),
@@ -65,14 +65,14 @@ def test_values_that_cannot_be_used(options, message):
     ("options", "message"),
     [
         ({"on_error": "skipp"}, "on_error='skipp' .* did you mean 'skip'"),
-        ({"budget": -1}, "budget is a whole number, 0 or more; got -1"),
+        ({"budget": -1}, "budget must be a whole number >= 0, got -1"),
         ({"budget": True}, "budget"),
-        ({"tolerance": 0}, "tolerance is a whole number, 1 or more"),
-        ({"retry": "never"}, "retry is True or False"),
+        ({"tolerance": 0}, "tolerance must be a whole number >= 1"),
+        ({"retry": "never"}, "retry must be True or False"),
         ({"check_functions": "never"}, "check_functions"),
-        ({"quarantine": 3}, "quarantine and skip_listed are paths; got 3"),
-        ({"skip_listed": 3}, "skip_listed is a path, or a list of paths; got 3"),
-        ({"skip_listed": [3]}, "quarantine and skip_listed are paths; got 3"),
+        ({"quarantine": 3}, "quarantine and skip_listed must be paths, got 3"),
+        ({"skip_listed": 3}, "skip_listed must be a path or a list of paths, got 3"),
+        ({"skip_listed": [3]}, "quarantine and skip_listed must be paths, got 3"),
     ],
 )
 def test_a_failure_policy_with_values_that_cannot_be_used(options, message):
@@ -177,5 +177,5 @@ def test_what_chooses_among_batches_keeps_their_size(over):
     }[over]()
     assert get_loader(dataset, global_batch_size=6).accumulation_steps == 3
     unlike = ConcatDataset(first, BatchDataset(numbers(40, 80), 3, list))
-    with pytest.raises(ConfigError, match="give micro_batch_size too"):
+    with pytest.raises(ConfigError, match="Pass micro_batch_size too"):
         get_loader(unlike, global_batch_size=6)

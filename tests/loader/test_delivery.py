@@ -227,7 +227,7 @@ class TestGlobalBatches:
     def test_a_world_size_that_does_not_fit(self):
         loader = ranks_of(self.batches(), 3, global_batch_size=8)[0]
         with pytest.raises(
-            ConfigError, match=r"3 ranks; world sizes that can have it: 1, 2, 4"
+            ConfigError, match=r"3 ranks. Possible world sizes: 1, 2, 4"
         ):
             list(loader)
 

@@ -114,10 +114,15 @@ def test_changes_that_are_none():
             {"a": 1, "b": 1},
             {"at_step": 4},
             ConfigError,
-            "step 4 has been delivered: 5 .* step 5",
+            "step 4 has been delivered .5 .* at_step to 5",
         ),
         ({"a": 1, "b": 1}, {"at_step": 2.5}, ConfigError, "whole number"),
-        ({"a": 1, "b": 1}, {"blend": "mix"}, ConfigError, "no blend is called 'mix'"),
+        (
+            {"a": 1, "b": 1},
+            {"blend": "mix"},
+            ConfigError,
+            "this dataset has no blend 'mix'",
+        ),
     ):
         with pytest.raises(error, match=said):
             loader.set_weights(weights, **options)
@@ -509,9 +514,7 @@ class EveryThird(IndexedDataset):
 def test_a_stream_that_does_not_tell_how_far_it_leads_is_refused():
     loader = loader_of(EveryThird(streams()), lanes=2)
     for at_step in (None, 5):
-        with pytest.raises(
-            ConfigError, match="below EveryThird, which is a stream and has no"
-        ):
+        with pytest.raises(ConfigError, match="below EveryThird, a stream without"):
             loader.set_weights({"a": 9, "b": 1}, at_step)
 
 
@@ -601,8 +604,16 @@ def test_what_is_accepted_is_loaded_again_and_what_is_not_changes_nothing(
 @pytest.mark.parametrize(
     ("weights", "options", "said"),
     [
-        ({"a": 1e301, "b": 1}, {}, r"the weight of 'a' is 1e\+301; .* at most 1e\+300"),
-        ({"a": 10**5000, "b": 1}, {}, "the weight of 'a' is a int that is too large"),
+        (
+            {"a": 1e301, "b": 1},
+            {},
+            r"the weight of 'a' must be .* at most 1e\+300, got 1e\+301",
+        ),
+        (
+            {"a": 10**5000, "b": 1},
+            {},
+            "the weight of 'a' must be .* got a int that is too large",
+        ),
         (
             {"a": Fraction(1, 10**400), "b": 1},
             {},
@@ -625,11 +636,15 @@ def test_what_is_accepted_is_loaded_again_and_what_is_not_changes_nothing(
             {"at_step": FAR // 2},
             f"at_step={FAR // 2} of 2 ranks is item {FAR}",
         ),
-        ({"a": 1, "b": 1}, {"at_step": True}, "at_step is a whole number, .* got True"),
+        (
+            {"a": 1, "b": 1},
+            {"at_step": True},
+            "at_step must be a whole number .* got True",
+        ),
         (
             {"a": 1, "b": 1},
             {"blend": 5},
-            "blend is the name of a blend, or None; got 5",
+            "blend must be the name of a blend or None, got 5",
         ),
     ],
 )
@@ -670,7 +685,7 @@ def test_a_change_that_could_not_act_when_its_step_comes_is_refused_at_the_call(
     for dataset in (later, FilterDataset(later, kept)):
         loader = loader_of(dataset)
         take(loader, 3)
-        with pytest.raises(ConfigError, match="weights change at slot 400 already"):
+        with pytest.raises(ConfigError, match="weights already change at slot 400"):
             loader.set_weights({"a": 9, "b": 1}, at_step=8)
     far = loader_of(BatchDataset(mix(), 2**19, list))
     with pytest.raises(ConfigError, match="weights cannot change at slot 9223"):
@@ -866,16 +881,20 @@ def test_what_is_observed():
     assert follower.observe({"a": torch.tensor(3.0)}) is None
     assert follower.state_dict()["sums"] == {"a": 4.0, "b": 2.0}
     assert follower.state_dict()["counts"] == {"a": 2, "b": 1}
-    with pytest.raises(ConfigError, match="3 losses are given for 4 samples"):
+    with pytest.raises(ConfigError, match="3 losses for 4 samples"):
         follower.observe([1, 2, 3])
-    with pytest.raises(ConfigError, match="1 losses are given for 4 samples"):
+    with pytest.raises(ConfigError, match="1 losses for 4 samples"):
         follower.observe(torch.tensor(2.0))
-    with pytest.raises(WeightError, match=r"'aa' is none of .*; did you mean 'a'\?"):
+    with pytest.raises(
+        WeightError, match=r"'aa' is not a source of .*; did you mean 'a'\?"
+    ):
         follower.observe([1.0], ["aa"])
-    with pytest.raises(ConfigError, match="the loss of a sample of 'a' is 'high'"):
+    with pytest.raises(
+        ConfigError, match=r"the loss of a sample of 'a' must be .*, got 'high'"
+    ):
         follower.observe(["high"], ["a"])
     assert follower.observe({"b": 4.0})["b"] > 0.7
-    with pytest.raises(StateError, match="over x, and the blend is over a, b"):
+    with pytest.raises(StateError, match="over x, and the blend has a, b"):
         follower.load_state_dict(
             {"policy": {}, "sums": {"x": 1}, "counts": {"x": 1}, "items": 1}
         )
@@ -883,7 +902,7 @@ def test_what_is_observed():
         loader.follow("excess")
     with pytest.raises(ConfigError, match="no blend"):
         get_loader(letters("a")).follow(policy())
-    with pytest.raises(ConfigError, match="every is a whole number, 1 or more"):
+    with pytest.raises(ConfigError, match="every must be a whole number >= 1"):
         loader.follow(policy(), every=0)
 
 
@@ -956,25 +975,25 @@ def test_a_file_that_was_read_before_is_not_read_again_after_a_resume(tmp_path):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("a: 9\nb: [", "no YAML in line 2"),
+        ("a: 9\nb: [", "not valid YAML in line 2"),
         ("a: 9", "missing 'b'"),
         ("a: 9\nbb: 1", "unknown 'bb'; did you mean 'b'"),
-        ("a: -1\nb: 1", "finite numbers, 0 or more"),
+        ("a: -1\nb: 1", "a finite number >= 0"),
         ("a: .nan\nb: 1", "finite"),
         ("a: lots\nb: 1", "the weight of 'a' is 'lots'"),
-        ("- 1\n- 2", "weights by name"),
+        ("- 1\n- 2", "for each source"),
         ("a: 1\nb: 2\nat_step: 1", "step 1 has been delivered"),
-        ("a: 1\nb: 2\na: 3", "'a' is given twice, in lines 1 and 3"),
-        ("weights: {a: 1, b: 2, 'b': 1}", "'b' is given twice, in lines 1 and 1"),
+        ("a: 1\nb: 2\na: 3", "'a' is set twice, in lines 1 and 3"),
+        ("weights: {a: 1, b: 2, 'b': 1}", "'b' is set twice, in lines 1 and 1"),
         (f"a: 1\nb: 2\nat_step: {2**45}", f"at_step={2**45} is after the last step"),
         (f"a: 1\nb: 2\nat_step: 0x{'F' * 9000}", "at_step=a int that is too large"),
         ("a: 1.0e+301\nb: 1", "the weight of 'a' is 1e+301"),
         ("a: 0\nb: 0", "all 2 weights are 0"),
         ("a: 1\nb: 2\nat_step: soon", "(at_step): expected an integer; got 'soon'"),
-        ("a: 1\nb: 2\nblend: texts", "no blend is called 'texts'"),
+        ("a: 1\nb: 2\nblend: texts", "this dataset has no blend 'texts'"),
         ("weights: {a: 1, b: 2}\nstep: 3", "(step)"),
-        ("!!python/object/apply:os.system ['touch hacked']", "no YAML"),
-        ("a: " + "9" * 70000, "65536 characters"),
+        ("!!python/object/apply:os.system ['touch hacked']", "not valid YAML"),
+        ("a: " + "9" * 70000, "at most 65536 characters"),
     ],
 )
 def test_a_broken_file_is_a_warning_once_and_changes_nothing(
@@ -1002,9 +1021,9 @@ def test_files_and_ranks_that_make_different_numbers_of_steps(tmp_path):
     loader = loader_of(pairs(), uneven="allow")
     with pytest.raises(ConfigError, match="uneven='allow'"):
         loader.watch_weights(tmp_path / "weights.yaml")
-    with pytest.raises(ConfigError, match="every is a whole number"):
+    with pytest.raises(ConfigError, match="every must be a whole number"):
         loader_of(pairs()).watch_weights("weights.yaml", every=0)
-    with pytest.raises(ConfigError, match="is a path"):
+    with pytest.raises(ConfigError, match="must be a path"):
         WeightsFile(3)
     unreadable = loader_of(pairs())
     unreadable.watch_weights(tmp_path)  # a folder

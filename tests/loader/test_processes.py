@@ -217,7 +217,7 @@ def test_a_forked_copy_does_not_go_on_with_workers_of_its_parent():
 
         def read_on():
             with pytest.raises(
-                LoaderError, match="forked from the one that has them"
+                LoaderError, match="a fork of the one that has them"
             ) as told:
                 list(islice(iterator, 100))
             theirs.send(str(told.value))

@@ -148,7 +148,7 @@ def test_weights_change_on_all_ranks_or_on_none(found):
     assert again
     for each in (*said, *told):
         assert each.startswith(
-            "LoaderError: set_weights: all ranks call it after the same number"
+            "LoaderError: set_weights: the calls of the ranks differ"
         )
         assert "ranks [0, 1, 2]: {'numbers': 1, 'other': 1}" in each
         assert "ranks [3]: {'numbers': 2, 'other': 1}" in each
@@ -263,14 +263,14 @@ def test_ranks_that_say_something_else_all_know(live):
     (told, after), (others, more) = first["differ"]
     assert told == others
     weights, step, name, far, one_far, ahead = told
-    assert weights.startswith("LoaderError: set_weights: all ranks")
+    assert weights.startswith("LoaderError: set_weights: the calls of the ranks")
     assert "ranks [0]: {'web': 1, 'code': 1}, at_step=None" in weights
     assert "ranks [1]: {'web': 2, 'code': 1}, at_step=None" in weights
     assert "ranks [1]: {'web': 5, 'code': 1}, at_step=5" in step
     assert name.startswith("WeightError")
     assert "did you mean 'web'" in name
     assert far.startswith(f"ConfigError: at_step={2**45} is after the last step")
-    assert one_far.startswith("LoaderError: set_weights: all ranks")
+    assert one_far.startswith("LoaderError: set_weights: the calls of the ranks")
     assert f"ranks [1]: at_step={2**45} is after the last step" in one_far
     assert "before step 3" in ahead
     assert "before step 4" in ahead
@@ -356,9 +356,9 @@ def test_what_cannot_be_restored_is_an_error_on_all_ranks(saved_globally):
     for rank in saved_globally[1]:
         none, stranger, nothing, damaged = rank["errors"]
         assert none == nothing
-        assert none.startswith("StateError: restore_state_global: there is no state")
+        assert none.startswith("StateError: restore_state_global: the state is missing")
         assert stranger.startswith(
-            "ConfigError: restore_state_global: rank 7 is not among"
+            "ConfigError: restore_state_global: rank 7 is not in"
         )
         assert damaged.startswith("StateError: the saved state has")
 
@@ -373,14 +373,14 @@ def test_a_process_alone():
         other = get_savable_loader(numbers(9), worker_config=WorkerConfig(0, 1, 0))
         other.restore_state_global(state, src_rank=source)
         assert next(iter(other)) == 1
-    with pytest.raises(StateError, match="there is no state"):
+    with pytest.raises(StateError, match="the state is missing"):
         other.restore_state_global(None)
 
 
 def test_a_rank_that_cannot_talk_with_the_one_that_has_the_state():
     loader = get_savable_loader(numbers(9), worker_config=WorkerConfig(1, 2, 0))
     with pytest.raises(
-        ConfigError, match=r"rank 0 has the state.*rank 1 of 2, cannot talk"
+        ConfigError, match=r"rank 0 has the state.*rank 1 of 2 .*cannot get it"
     ):
         loader.restore_state_global(None, src_rank=0)
 
@@ -396,7 +396,7 @@ DIFFERENT = {
     "global": "global_batch_size, in micro batches: 2 on ranks [0]; 4 on ranks [1]",
     "seed": "seed was 0, is 1",
     "dataset": "was a ListSource, is a LimitDataset",
-    "rank": "call themselves rank 0 of 2, 0 of 2",
+    "rank": "have rank 0 of 2, 0 of 2",
     "order": "'n': content was ",
     "state": "every_other.<locals>.<lambda> returned another value",
     "call": "rank 0: the beginning of a loop; rank 1: set_weights",

@@ -97,7 +97,7 @@ def refused(before, now, steps=7):
 def test_what_has_no_place_to_keep():
     two, three = {"a": 1, "b": 1}, {"a": 1, "b": 1, "c": 1}
     assert "packing, a filter or the like" in refused(streams(two), packs(three))
-    assert "stream, and this dataset is indexed" in refused(
+    assert "is a stream, the other is indexed" in refused(
         streams(two), batches(mix(three))
     )
     filters = [FilterDataset(source(name), kept) for name in "ab"]
@@ -149,7 +149,7 @@ def test_the_first_rank_says_how_it_goes_on(rank, caplog, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     other = loader_of(batches(mix({"a": 3, "b": 1})))
     other.load_state_dict(saved(loader), on_mismatch="remap")
-    assert ("goes on in an edited mix" in caplog.text) is (rank == 0)
+    assert ("resumes in an edited mix" in caplog.text) is (rank == 0)
 
 
 def test_a_source_in_another_order_begins_anew():

@@ -106,7 +106,7 @@ def test_a_worker_that_is_stopped_is_told_of_too(caplog, tmp_path):
         assert next(items) == 0
         os.kill(int(Path(noted).read_text()), signal.SIGSTOP)
         assert list(items) == [1, 2, 3, 4, 5]
-    assert "it does not say what it is busy with: it is stopped" in caplog.text
+    assert "its stacks are unknown: it is stopped" in caplog.text
     assert loader.workers_replaced == 1
 
 
@@ -184,7 +184,7 @@ def cannot_be_rebuilt(number: int):
         (
             cannot_be_rebuilt,
             LoaderError,
-            r"cannot be rebuilt in the trainer: ValueError.*leave out",
+            r"cannot be rebuilt in the trainer: ValueError.*Remove",
         ),
     ],
 )
@@ -206,7 +206,7 @@ def test_too_few_file_descriptors_for_shared_memory_are_told():
         room = len(os.listdir("/proc/self/fd")) + 8
         resource.setrlimit(resource.RLIMIT_NOFILE, (room, before[1]))
         try:
-            with pytest.raises(LoaderError, match=r"cannot be taken over.*ulimit -n"):
+            with pytest.raises(LoaderError, match=r"cannot be received.*ulimit -n"):
                 kept.extend(items)
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, before)

@@ -60,7 +60,7 @@ CANNOT_BE = {
     "x${ROOT": "without a variable",
 }
 CANNOT_BE |= dict.fromkeys(
-    ["${}", "${a b}", "${A:-${B}}"], "'${' without a variable's name"
+    ["${}", "${a b}", "${A:-${B}}"], "'${' without a variable name"
 )
 
 
@@ -107,7 +107,7 @@ WRONG = """
 {subflavors: {}} | .path | the key 'path' is missing
 {pth: x} | .pth | did you mean 'path'
 {blnd: [{path: x}]} | .blnd | did you mean 'blend'
-{path: x, weight: 1} | .weight | it is for an entry of 'blend'
+{path: x, weight: 1} | .weight | Set it in an entry of 'blend'
 {blend: [{path: x}], subflavors: {}} | .subflavors | has no place here
 data/x | | expected a dataset (a mapping with 'path')
 [{path: x}] | | expected a dataset
@@ -120,7 +120,7 @@ data/x | | expected a dataset (a mapping with 'path')
 {blend: [{path: x}], aux: {a: b}} | .aux | has no place here
 !!python/object/apply:os.system ['touch pwned'] | | the tag '!!python/object/apply:
 {path: !own x} | .path | the tag '!own' is not allowed
-{path: !!int x} | .path | 'x' is no value of its tag, '!!int'
+{path: !!int x} | .path | 'x' is not a value of its tag, '!!int'
 &n {blend: [*n]} | .blend[0] | an alias to a list or mapping from inside it
 {<<: 3, path: x} | ['<<'] | '<<' merges other mappings only
 {<<: &m {<<: *m}, path: x} | ['<<'] | '<<' merges other mappings only
@@ -140,15 +140,15 @@ data/x | | expected a dataset (a mapping with 'path')
 {stop: never, blend: [{path: a}]} | .stop | 'all_exhausted'; got 'never'
 {temperature: -1, blend: [{path: a}]} | .temperature | expected a finite number
 {block_size: 0, blend: [{path: a}]} | .block_size | got 0
-{scheme: exact, block_size: 9, blend: [{path: a}]} | | block_size is for scheme: block
+{scheme: exact, block_size: 9, blend: [{path: a}]} | | block_size needs scheme: block
 {path: a, scheme: exact} | .scheme | has no place here
 {blend: [{path: a, max_epochs: 0}]} | .blend[0].max_epochs | got 0
 {blend: [{path: a, min_share: 2}]} | .blend[0].min_share | a number from 0 to 1
-{blend: [{path: a, repeat: 1, choose: 3}]} | .blend[0] | a stream has one quota
+{blend: [{path: a, repeat: 1, choose: 3}]} | .blend[0] | a stream must have exactly one of
 {blend: [{path: a, choose: 1.5}]} | .blend[0].choose | expected an integer
 {blend: [{path: a, choose: -1}]} | .blend[0].choose | got -1
-{stop: restart, blend: [{path: a, repeat: 1}]} | | by weights or by quotas, and 'stop'
-{blend: [{path: a, weight: 1}, {path: b, repeat: 1}]} | | 'repeat' of entry [1] for the
+{stop: restart, blend: [{path: a, repeat: 1}]} | | weights or quotas, but 'stop'
+{blend: [{path: a, weight: 1}, {path: b, repeat: 1}]} | | 'repeat' of entry [1] is for quotas
 {epoch_size: 10x, blend: [{path: a}]} | .epoch_size | got '10x'
 {epoch_size: 0, blend: [{path: a}]} | .epoch_size | got 0
 {composition: 4, blend: [{path: a}]} | .composition | expected a mapping
@@ -156,12 +156,12 @@ data/x | | expected a dataset (a mapping with 'path')
 {blend: [{blend: [{path: a}], composition: {}}]} | .blend[0].composition | the outermost
 {unit: 3, blend: [{path: a}]} | .unit | expected a column of all folders
 {unit: {fields: x}, blend: [{path: a}]} | .unit | expected a column of all folders
-{unit: x, epoch_size: 5, blend: [{path: a}]} | | mixed by weights or by quotas
+{unit: x, epoch_size: 5, blend: [{path: a}]} | | either weights or quotas
 {units: x, blend: [{path: a}]} | .units | did you mean 'unit'
 {blend: [{path: a, target_weight: 1}, {path: b}]} | | entries [1] have no target_weight
 {blend: [{path: a, target_weight: 0}]} | | all target weights are 0
 {blend: [{path: a, target_weight: 1}], max_correction: 0.5} | .max_correction | 1 or more
-{blend: [{path: a, loss_weight: 1}]} | .blend[0].loss_weight | it is 'sample_weight'
+{blend: [{path: a, loss_weight: 1}]} | .blend[0].loss_weight | Use 'sample_weight'
 {blend_epochized: [{path: a, repetitions: -1}]} | .blend_epochized[0].repetitions | a finite
 {blend_epochized: [{path: a, weight: 2}]} | .blend_epochized[0].weight | an entry of 'ble
 {blend: [{path: a, repetitions: 2}]} | .blend[0].repetitions | 'blend_epochized'
@@ -171,10 +171,10 @@ data/x | | expected a dataset (a mapping with 'path')
 {join: [{path: a, nonmatch: skip}, {path: b}], JOINER} | | nonmatch has no effect on the first
 {join: [{path: a}, {path: b, nonmatch: drop}], JOINER} | .join[1].nonmatch | got 'drop'
 {join: [{path: a}, {path: b, aux: {x: c}}], JOINER} | .join[1].aux | has no place here
-{join: [{path: a}, {path: b, sample_weight: 2}], JOINER} | .join[1].sample_weight | a join as a
+{join: [{path: a}, {path: b, sample_weight: 2}], JOINER} | .join[1].sample_weight | concat or join
 {join: [{path: a}, {blend: [{path: b}]}], JOINER} | .join[1].blend | has no place
-{path: a, nonmatch: skip} | .nonmatch | it is for an entry of 'join'
-{path: a, joiner: x} | .joiner | it is for a 'join'
+{path: a, nonmatch: skip} | .nonmatch | Set it in an entry of 'join'
+{path: a, joiner: x} | .joiner | Set it in a 'join'
 {path: a, by: q} | | 'by' needs 'weights'
 {path: a, weights: {x: 1}} | | 'weights' and 'other' need the property 'by'
 {path: a, other: 1} | | 'weights' and 'other' need the property 'by'
@@ -188,11 +188,11 @@ data/x | | expected a dataset (a mapping with 'path')
 {by: q, weights: {x: 1}, blend: [{path: a, weight: 2}]} | | so 'weight' of entry [0] has no effect
 {by: q, weights: {x: 1}, blend: [{path: a, repeat: 2}]} | | so 'repeat' of entry [0] has no effect
 {by: q, weights: {x: 1}, concat: [{path: a}]} | .by | has no place here
-{path: a, subset: {range: [1, 50%]}} | .subset | of numbers or of percentages
-{path: a, subset: {range: [10%, 5]}} | .subset | of numbers or of percentages
-{path: a, subset: {range: [end, end]}} | .subset | of numbers or of percentages
-{path: a, subset: {range: [5, 1]}} | .subset | ends after it starts
-{path: a, subset: {range: [50%, 10%]}} | .subset | ends after it starts
+{path: a, subset: {range: [1, 50%]}} | .subset | two numbers or two percentages
+{path: a, subset: {range: [10%, 5]}} | .subset | two numbers or two percentages
+{path: a, subset: {range: [end, end]}} | .subset | two numbers or two percentages
+{path: a, subset: {range: [5, 1]}} | .subset | must end after its start
+{path: a, subset: {range: [50%, 10%]}} | .subset | must end after its start
 {path: a, subset: {range: [0%, 101%]}} | .subset | at most at 100%
 {path: a, subset: 10%} | .subset | expected a mapping
 {path: a, packing: {capacity: 16}} | .packing.length | is missing
@@ -202,8 +202,8 @@ data/x | | expected a dataset (a mapping with 'path')
 {path: a, packing: {length: ids, capacity: 1, bufer_size: 9}} | .packing.bufer_size | did
 {path: a, level: x} | .level | expected a mapping
 {path: a, level: {cost: x}} | .level | global_batch_size is missing
-{path: a, level: {global_batch_size: 8}} | .level | give either 'cost'
-{path: a, level: {cost: x, field: y, global_batch_size: 8}} | .level | give either 'cost'
+{path: a, level: {global_batch_size: 8}} | .level | set either 'cost'
+{path: a, level: {cost: x, field: y, global_batch_size: 8}} | .level | set either 'cost'
 {path: a, level: {field: x, global_batch_size: 8}} | .level | does not go with this cost
 {path: a, level: {cost: x, global_batch_size: 8, buffer_size: 9}} | .level | does not go
 {path: a, level: {cost: x, global_batch_size: 0}} | .level.global_batch_size | got 0
@@ -220,8 +220,8 @@ data/x | | expected a dataset (a mapping with 'path')
 {stages: [{STAGE, scheme: exact}]} | .stages[0].scheme | has no place here
 {scheme: exact, stages: [{STAGE}]} | .scheme | has no place here
 {packing: {}, path: a, stages: [{STAGE}]} | .packing | has no place here
-{path: a, seq_len: 3} | .seq_len | it stands beside 'stages'
-{path: a, steps: 3} | .steps | it stands beside 'stages'
+{path: a, seq_len: 3} | .seq_len | Set it beside 'stages'
+{path: a, steps: 3} | .steps | Set it beside 'stages'
 {stages: [{STAGE, seed: -1}]} | .stages[0].seed | got -1
 {stages: [{STAGE, batch: 3}]} | .stages[0].batch | expected a mapping
 {stages: [{STAGE, blend: [{path: a}]}]} | .stages[0].path | are given
@@ -300,11 +300,11 @@ VALUES = {
 }
 
 DOCUMENTS = [
-    ("", "mix.yaml: the document is empty; expected a mapping with __module__"),
+    ("", "mix.yaml: the document is empty. Expected a mapping with __module__"),
     ("# nothing\n", "mix.yaml: the document is empty"),
     (
         "[1, 2]",
-        "mix.yaml:1: expected a mapping with __module__, __class__ and splits; got [1, 2]",
+        "mix.yaml:1: expected a mapping with __module__, __class__ and splits, got [1, 2]",
     ),
     (HEAD + "splits: {}", "mix.yaml:3 (splits): "),
     ("splits: [a", "mix.yaml:2, column 1: invalid YAML: "),
@@ -327,7 +327,7 @@ DOCUMENTS = [
         HEAD + "split: {a: {path: x}}",
         "(split): unknown key 'split'; did you mean 'splits'?",
     ),
-    (HEAD + "training: {}", "it is read by get_staged_train_dataset"),
+    (HEAD + "training: {}", "Use get_staged_train_dataset"),
     ("a: \xff", "(a): unknown key"),
 ]
 
@@ -354,7 +354,7 @@ def test_files_that_are_no_text_of_people(tmp_path):
         ),
         (
             b" " * (limits.YAML_BYTES + 1),
-            "in bytes, 16777217, more than 16777216; to allow more, ",
+            "in bytes, 16777217, more than 16777216. To allow more, ",
         ),
     ):
         file.write_bytes(data)
@@ -362,7 +362,7 @@ def test_files_that_are_no_text_of_people(tmp_path):
             read_metadataset(file)
         assert words in str(caught.value)
         assert str(caught.value).endswith(
-            ("save the file as UTF-8", "core.limits.YAML_BYTES")
+            ("Save the file as UTF-8", "core.limits.YAML_BYTES")
         )
     (tmp_path / "loop").symlink_to("loop")
     for read, words in (
@@ -419,8 +419,8 @@ TOO_MUCH = {
     f"{{blend: [{{path: x, weight: {{points: {{0: 1, {MANY}: 2}}}}}}]}}": "expected a step",
     f"{{blend: [{{path: x}}], block_size: {MANY}}}": "block_size): expected",
     f"{{blend: [{{path: x}}], epoch_size: {MANY}}}": "epoch_size): expected",
-    "{blend: [{path: x}], epoch_size: 1e999999999k}": "epoch_size counts samples",
-    "{blend: [{path: x, choose: 1e999999999k}]}": "choose counts samples",
+    "{blend: [{path: x}], epoch_size: 1e999999999k}": "epoch_size must be a number of samples",
+    "{blend: [{path: x, choose: 1e999999999k}]}": "choose must be a whole number",
     "{blend: ["
     + "{path: x}," * 10_001
     + "]}": "too many entries, 10001, more than 10000",

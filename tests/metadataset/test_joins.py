@@ -173,7 +173,7 @@ def test_a_joiner_is_code_that_the_program_imported(folder):
             "__class__: TextSampel",
             "did you mean 'TextSample'?",
         ),
-        (MetadatasetError, "pathlib", "__class__: Path", "is no type of samples"),
+        (MetadatasetError, "pathlib", "__class__: Path", "is not a sample type"),
         (
             EnergizeError,
             ours,
@@ -239,7 +239,7 @@ def test_an_index_that_cannot_be_used(folder):
 def test_what_is_joined_are_folders_that_exist(folder):
     written(folder / "other.yaml", {"blend": [{"path": "a"}]})
     for other, words in [
-        ("other.yaml", "what is joined are prepared folders; 'other.yaml' is none"),
+        ("other.yaml", "a join needs prepared folders, and 'other.yaml' is not"),
         ("nowhere", "join.note.path): 'nowhere' does not exist"),
     ]:
         node = {

@@ -141,7 +141,7 @@ def test_mixes_that_numbers_cannot_tell(folder):
     for node, told in UNTOLD.items():
         with (
             row(node),
-            pytest.raises(ConfigError, match=f"(?s)mix also has {told}.*asked for at"),
+            pytest.raises(ConfigError, match=f"(?s)mix also has {told}.*requested at"),
         ):
             loaded(written(folder / "mix.yaml", yaml.safe_load(node)))
 
@@ -196,7 +196,7 @@ def test_what_cannot_be_loaded(folder):
         load_dataset("nowhere")
     with pytest.raises(NotPreparedError, match="energize prepare plain"):
         load_dataset("plain")
-    with pytest.raises(ConfigError, match="a single dataset has no splits"):
+    with pytest.raises(ConfigError, match="a single dataset needs a split_part"):
         prepare_metadataset("a")
     with pytest.raises(DatasetNotFoundError):
         prepare_metadataset("nowhere.yaml")

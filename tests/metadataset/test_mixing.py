@@ -80,7 +80,7 @@ def test_shares_that_are_asked_for(mix):
     )
     assert asked(file) == {"a": 0.5, "b": 0.375, "c": 0.125}
     ends = "stop: all_exhausted, blend: [{path: a}, {path: b}]"
-    with pytest.raises(ConfigError, match="not known from its file"):
+    with pytest.raises(ConfigError, match="the shares are unknown"):
         asked(mix(f"blend: [{{path: c, repeat: 1}}, {{{ends}}}]"))
     file = mix(f"blend: [{{path: c, proportion: 1}}, {{{ends}, proportion: 2}}]")
     assert asked(file) == dict.fromkeys("cab", pytest.approx(1 / 3))
@@ -134,22 +134,22 @@ def test_passes_without_shuffling_and_those_that_cannot_be(mix, caplog):
     drawn_anew = "{path: c, shuffle_over_epochs_multiplier: -1}"
     endless = "{blend: [{path: a}, {path: c}]}"
     for node, words in [
-        (f"blend_epochized: [{one}, {{path: b}}]", "shuffles all of them or none"),
+        (f"blend_epochized: [{one}, {{path: b}}]", "of a blend by quotas, or for none"),
         (
             f"blend_epochized: [{drawn_anew}, {{path: b}}]",
             "no effect in a blend by quotas",
         ),
         (
             f"blend_epochized: [{endless}, {{path: b}}]",
-            r"(?s)asked for at .*yaml:\d+ \(splits.tr",
+            r"(?s)requested at .*yaml:\d+ \(splits.tr",
         ),
         (
             "blend_epochized: [{path: a, repetitions: 0}]",
-            r"(?s)no sample of any.*asked for at",
+            r"(?s)quotas are 0 for all.*requested at",
         ),
         (
             f"concat: [{endless}, {{path: b}}]",
-            r"(?s)never ends.*asked for at .*\(splits.train",
+            r"(?s)never ends.*requested at .*\(splits.train",
         ),
     ]:
         with row(node), pytest.raises(ConfigError, match=words):
@@ -214,19 +214,19 @@ GLIDE = "{interpolation: linear, points: {0: 1, 9: 2}}"
 ZERO = "{path: b, weight: 0, target_weight: 1}"
 REFUSED = f"""
 Weight  | blend: [{{path: a, weight: 0}}, {{path: b, weight: 0.0}}] | all weights are 0
-Weight  | blend: [{{path: a, weight: 1, target_weight: 1}}, {ZERO}] | target weight and the weight 0
-Config  | {{max_correction: 2, blend: [{{path: a}}, {{path: b}}]}} | max_correction limits what
+Weight  | blend: [{{path: a, weight: 1, target_weight: 1}}, {ZERO}] | target weight, but its weight is 0
+Config  | {{max_correction: 2, blend: [{{path: a}}, {{path: b}}]}} | max_correction needs target_weights
 Config  | {{unit: tokens, scheme: exact, blend: [{{path: a}}, {{path: b}}]}} | Remove one of them
 Config  | {{unit: tokens, block_size: 5, blend: [{{path: a}}, {{path: b}}]}} | Remove one of them
 Config  | blend: [{{path: a, min_share: 0.6}}, {{path: b, min_share: 0.6}}] | datasets sum to 1.2
-Weight  | blend: [{{path: a, proportion: 1}}, {{path: b, repeat: 1}}] | to all streams or to none
+Weight  | blend: [{{path: a, proportion: 1}}, {{path: b, repeat: 1}}] | for all streams or for none
 Config  | {{epoch_size: 9, blend: [{{path: a, repeat: 1}}]}} | contradict
-Config | {{scheme: uniform, blend: [{{path: a, weight: {GLIDE}}}, {{path: b, weight: 1}}]}} | notice
+Config | {{scheme: uniform, blend: [{{path: a, weight: {GLIDE}}}, {{path: b, weight: 1}}]}} | ignores weights
 Weight  | blend: [{{path: a, weight: {{points: {{0: 1, 5: 0}}}}}}] | weights are 0 at slot 5
 Config  | blend: [{{path: c}}, {{max_epochs: 2, blend: [{{path: a}}, {{path: b}}]}}] | has no epochs
 Config  | blend: [{{path: c, repeat: 1}}, {{blend: [{{path: a}}, {{path: b}}]}}] | never ends
 Config  | blend: [{{path: a, shuffle_over_epochs_multiplier: 2, repeat: 1}}] | no effect in a blend by quotas
-Config  | blend: [{{path: inner.yaml}}, {{path: c}}] | for the outermost blend
+Config  | blend: [{{path: inner.yaml}}, {{path: c}}] | in the outermost blend
 """
 
 

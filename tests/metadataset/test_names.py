@@ -141,7 +141,7 @@ def test_one_name_may_be_in_two_blends(data):
 
 
 def test_two_entries_of_one_name_are_an_error(data):
-    assert "both are named 'web'. Names are unique" in fault(
+    assert "both have the name 'web'. Rename one of them" in fault(
         {"blend": [data("p/train", name="web"), data("q/train", name="web")]}
     )
 

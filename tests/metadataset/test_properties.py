@@ -57,9 +57,9 @@ WRONG = """
 {path: a, by: subflavors.lang, weights: {en: 1}} | has none as the subflavor 'lang'
 {path: a, subflavors: {lang: en}, by: lang, weights: {en: 1}} | do you mean by: subflavors.lang?
 {path: a, subflavors: {l: e}, by: subflavors.l, weights: {e: 1, f: 2}} | no folder has 'f' as
-{by: quality, weights: {low: 1}, other: 1, blend: [{blend: [{path: a}]}]} | something else already
-{by: q, weights: {x: 1}, blend: [{path: a, by: q, weights: {x: 1}}]} | by something else already
-{path: inner.yaml, by: quality, weights: {high: 1}, other: 1} | by something else already
+{by: quality, weights: {low: 1}, other: 1, blend: [{blend: [{path: a}]}]} | already mixed by something else
+{by: q, weights: {x: 1}, blend: [{path: a, by: q, weights: {x: 1}}]} | already mixed by something else
+{path: inner.yaml, by: quality, weights: {high: 1}, other: 1} | already mixed by something else
 """
 
 

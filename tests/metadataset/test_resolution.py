@@ -64,10 +64,10 @@ def test_what_metadatasets_include_has_an_end(mix, tmp_path, monkeypatch):
 PATHS = {
     "nots": "did you mean 'notes'?",
     "nowhere/at/all": "in a folder that does not exist or cannot be read",
-    "$DATA/a": "a variable is written ${NAME}",
+    "$DATA/a": "Write a variable as ${NAME}",
     "~/a": "looked for /home/of/mine/a, in a folder that does not exist",
     "a\0b": "does not exist",
-    "notes/s-{000..003}.tar": "energize prepare notes, and then give notes",
+    "notes/s-{000..003}.tar": "`energize prepare notes`, then pass notes",
     "x" * 5000: "does not exist",
 }
 
@@ -86,7 +86,7 @@ def test_a_path_that_does_not_exist(mix, tmp_path, monkeypatch):
         "expected a folder, .parquet, .pq, .arrow, .arrows, .ipc, .feather, .jsonl"
         in fault("x.txt")
     )
-    assert "energize prepare ., and then give ." in fault("x.tar", DatasetNotFoundError)
+    assert "`energize prepare .`, then pass ." in fault("x.tar", DatasetNotFoundError)
     for given in (ListSource("ab"), [7], None):
         with pytest.raises(ConfigError, match=r"got a \w+\. .*build_encode_sample\("):
             get_val_dataset(given, batch_size=None)
@@ -170,7 +170,7 @@ def test_subsets_that_cannot_be(mix):
         (
             MetadatasetError,
             "{path: lines.jsonl, split_config: x}",
-            "split_config is for prepared",
+            "split_config needs a prepared",
         ),
     ]:
         with row(node), pytest.raises(kind, match=words):

@@ -70,7 +70,7 @@ def test_what_has_stages_is_no_part_of_anything(mix):
             f"mix.yaml:4 (splits.train.{place}): this has stages, at "
         )
         assert f"curriculum.yaml:{LINE} (splits.train.stages)" in told
-        assert "name a split without stages with `split_part`" in told
+        assert "Set `split_part` to a split without stages" in told
 
 
 @pytest.mark.parametrize("ask", [get_val_dataset, get_val_datasets])
@@ -81,7 +81,7 @@ def test_validation_has_no_steps(examples, ask):
         return ask(file, batch_size=2, split_part="train", task_encoder=KEYS)
 
     told = fault(file, validate)
-    assert "and validation reads every sample once; name a split without stages" in told
+    assert "and validation reads every sample once. Set `split_part` to a split" in told
     assert ask(file, batch_size=2, task_encoder=KEYS)
 
 
@@ -91,7 +91,7 @@ def test_validation_has_no_steps(examples, ask):
         ({"repeat": False}, "repeat=False reads once what is there"),
         (
             {"virtual_epoch_length": 5},
-            "virtual_epoch_length=5 cuts epochs, and stages are one",
+            "virtual_epoch_length=5 cuts epochs, but stages are one",
         ),
     ],
 )
@@ -129,5 +129,5 @@ def test_the_split_is_chosen_where_stages_are_read(examples):
 
 
 def test_stages_have_no_shares_of_their_own(examples):
-    with pytest.raises(ConfigError, match="each stage has shares of its own"):
+    with pytest.raises(ConfigError, match="each stage has its own shares"):
         leaves_with_weights(resolve(examples / "curriculum.yaml", "train"))

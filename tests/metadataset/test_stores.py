@@ -34,7 +34,7 @@ def test_cookers_read_from_them(mix):
     samples = train(file, task_encoder=Encoder(), repeat=False)
     wanted = [f"note {key}, a file" for key in keys(*range(4))]
     assert sorted(sample.text for sample in samples) == wanted
-    with pytest.raises(ConfigError, match=r"(?s)aux.*asked for at .*mix\.yaml:5"):
+    with pytest.raises(ConfigError, match=r"(?s)aux.*requested at .*mix\.yaml:5"):
         train(mix("{path: a, aux: {x: notes}}"))
     with pytest.raises(NotPreparedError, match=r"are a store as filesystem://.*/files"):
         train(
@@ -44,10 +44,10 @@ def test_cookers_read_from_them(mix):
 
 
 REFUSED = {
-    "filesystem://a\0b": "of an unknown kind",
-    "filesystem+msc://bucket/x": "of an unknown kind",
-    "mix.yaml": "is a file; a store is a prepared folder",
-    "filesystem://lines.jsonl": "is a file; a store is a prepared folder",
+    "filesystem://a\0b": "has an unknown kind",
+    "filesystem+msc://bucket/x": "has an unknown kind",
+    "mix.yaml": "is a file. Pass a prepared folder",
+    "filesystem://lines.jsonl": "is a file. Pass a prepared folder",
 }
 
 
@@ -74,5 +74,5 @@ def test_what_is_no_store(mix, tmp_path):
         ):
             resolve(file, "train")
     mix("path: crude", "inner.yaml")
-    with pytest.raises(MetadatasetError, match=r"aux is for prepared folders, and"):
+    with pytest.raises(MetadatasetError, match=r"aux needs a prepared folder, and"):
         resolve(mix("{path: inner.yaml, aux: {x: notes}}"), "train")

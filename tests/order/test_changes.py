@@ -118,16 +118,16 @@ def test_changes_that_are_none():
     points = Schedule([(0, 1)])
     glide = Schedule([(0, 1), (5, 2)], "linear")
     faults = {
-        "below 0": (change(-1, [1, 1]), "a whole number, 0 or more; got -1"),
-        "half": (change(2.5, [1, 1]), "a whole number, 0 or more; got 2.5"),
-        "early": (change(50, [1, 1]), "weights change at slot 100 already"),
+        "below 0": (change(-1, [1, 1]), "a whole number >= 0, got -1"),
+        "half": (change(2.5, [1, 1]), "a whole number >= 0, got 2.5"),
+        "early": (change(50, [1, 1]), "weights already change at slot 100"),
         "uniform": (
             lambda: made("uniform", [glide, 1]),
-            "'uniform' takes no notice of weights",
+            "'uniform' ignores weights",
         ),
         "turns": (
             lambda: made("round_robin", [points, 1]),
-            "takes no notice of weights",
+            "ignores weights",
         ),
     }
     check_faults(ConfigError, faults)
@@ -137,7 +137,7 @@ def test_changes_that_are_none():
             "'tekst'; did you mean 'text'",
         ),
         "missing": (change(200, {"code": 1}), "missing 'text'"),
-        "many": (change(200, [1, 1, 1]), "3 weights are given for 2 sources"),
+        "many": (change(200, [1, 1, 1]), "3 weights were passed for 2 sources"),
         "negative": (change(200, [1, -1]), "not negative, got -1"),
         "0": (change(200, [0, 0]), "weights are 0"),
     }

@@ -49,7 +49,7 @@ def test_batches_that_cannot_be_made():
         ),
         "fewer": (
             composing((7, 9), "device_per_stream", 4, 4),
-            "among 4 devices it gets none",
+            "but gets none of the 0 that 4 devices",
         ),
         "none left": (each, "stream 1 fills 1 of 5 device batches"),
         "nothing": (composing((10, 0), "per_stream", 2, 1), "stream 1 gives 0 samples"),
@@ -59,7 +59,7 @@ def test_batches_that_cannot_be_made():
         ),
         "parts": (
             lambda: BatchComposition(np.array([9, 9]), "random", 3, 8, key=1),
-            "cannot be divided into device batches of 3",
+            "is not a multiple of batch_size=3",
         ),
     }
     check_faults(ConfigError, faults)

@@ -17,7 +17,7 @@ def test_quotas_that_cannot_be_used():
 
     nan, inf = float("nan"), float("inf")
     kinds = [Quota(proportion=1), Quota(choose=1)]
-    whole = "whole number, 0 or more; got "
+    whole = "whole number >= 0 or a text like '10k', got "
     faults = {
         "choose 2.7": (counting(lambda: chosen(2.7, 1)), f"{whole}2.7"),
         "a text": (counting(lambda: chosen("some", 1)), f"{whole}'some'"),
@@ -29,14 +29,14 @@ def test_quotas_that_cannot_be_used():
         "and none": (counting(lambda: [NONE, kinds[0]]), "but stream 0 has no quota"),
         "two": (
             lambda: Quota(proportion=1, choose=2),
-            "one quota...got proportion=1, choose=2",
+            "exactly one of...got proportion=1, choose=2",
         ),
         "all zero": (counting(lambda: proportions(0, 0)), "all 2 weights are 0"),
         "NaN": (counting(lambda: proportions(nan, 1)), "proportion is finite"),
         "infinite": (counting(lambda: proportions(inf, 1)), "got inf"),
         "repeat 0": (
             counting(lambda: repeats(0, 0)),
-            "no sample of any of the 2 streams",
+            "the quotas are 0 for all 2 streams",
         ),
         "negative": (counting(lambda: repeats(-1, 1)), "not negative, got -1"),
         "repeat '2'": (
@@ -71,7 +71,7 @@ def test_quotas_that_cannot_be_used():
     for size in sizes:
         faults[f"{size!r}"] = (
             lambda s=size: epoch_size_in_samples(s),
-            "epoch_size counts samples",
+            "epoch_size must be a number of samples",
         )
     check_faults(ConfigError, faults)
     empty = {

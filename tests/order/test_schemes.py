@@ -29,13 +29,13 @@ def making(name, weights, **options):
 
 
 def test_what_cannot_be_asked_is_named():
-    said = "counts(n): n is a number of slots, from 0 to 2**62; got"
+    said = "counts(n): n must be a whole number from 0 to 2**62, got"
     numbers = [-1, 1.5, "3", None, True, 2**62 + 1, [3]]
     faults = {f"n = {n!r}": (asking(counts=n), f"{said} {n!r}") for n in numbers}
     for ks in ([3, -1], [2**62], [0.5], ["a"], [True], 5, [[1, 2]]):
         faults[f"ks = {ks!r}"] = (
             asking(locate=ks),
-            "locate(ks): slots are whole numbers...got ",
+            "locate(ks): ks must be a one-dimensional array...got ",
         )
     check_faults(ConfigError, faults)
 
@@ -43,13 +43,13 @@ def test_what_cannot_be_asked_is_named():
 def test_what_cannot_be_made_is_named():
     lists = [None, 5, "12", {1, 2}, np.array(3), frozenset({1})]
     faults = {
-        f"{each!r}": (making("even", each), "weights are a list of num")
+        f"{each!r}": (making("even", each), "weights must be a list of num")
         for each in lists
     }
     for name in SCHEMES:
         faults[f"{name}, none"] = (
             making(name, []),
-            "all 0 weights are 0; at least one source",
+            "all 0 weights are 0. Set at least one",
         )
         faults[f"{name}, 0"] = making(name, [0, 0.0]), "all 2 weights are 0"
     faults |= {
@@ -81,10 +81,13 @@ def test_what_cannot_be_made_is_named():
             making("block", [1], blocksize=3),
             "did you mean 'block_size'",
         ),
-        "key": (making("block", [1], key="x"), "the key of a scheme is a whole number"),
+        "key": (
+            making("block", [1], key="x"),
+            "the key of a scheme must be a whole number",
+        ),
         "a large block": (
             making("block", [1], block_size=10**9),
-            "block_size is 1000000000, more than 16777216",
+            "block_size must be at most 16777216, got 1000000000",
         ),
     }
     for size in (0, -1, 2.5, True):

@@ -30,7 +30,7 @@ def test_what_cannot_be_a_plan():
         return lambda: StagePlan(stages, total, default)
 
     huge = "items, more than 2**62"
-    no_list = "StagePlan: stages are a list of Stage(...); got "
+    no_list = "StagePlan: stages must be a list of Stage(...), got "
     taken = "the name is taken by the one that fills the steps"
     faults = {
         "gap": (
@@ -62,40 +62,40 @@ def test_what_cannot_be_a_plan():
             plan(stage("a", 3)),
             "steps 0 to 3 belong to no stage: stage 'a'",
         ),
-        "nothing": (plan(), "there are no stages"),
+        "nothing": (plan(), "stages and default are missing"),
         "start": (
             plan(stage("a", -3)),
-            "stage 'a': start_step is a whole number, 0 or more; got -3",
+            "stage 'a': start_step must be a whole number >= 0, got -3",
         ),
         "end": (
             plan(stage("a", 5, 5)),
-            "stage 'a': end_step is a whole number, 6 or more; got 5",
+            "stage 'a': end_step must be a whole number >= 6, got 5",
         ),
-        "no name": (plan(stage("  ")), "a stage has a name that is not empty"),
-        "a number": (plan(stage(7)), "a stage has a name that is not empty"),
+        "no name": (plan(stage("  ")), "name must be a non-empty text"),
+        "a number": (plan(stage(7)), "name must be a non-empty text"),
         "length": (
             plan(stage("a", seq_len=0)),
-            "stage 'a': seq_len is a whole number, 1 or more",
+            "stage 'a': seq_len must be a whole number >= 1",
         ),
         "seed": (
             plan(stage("a", seed=-1)),
-            "stage 'a': seed is a whole number, 0 or more",
+            "stage 'a': seed must be a whole number >= 0",
         ),
         "items": (
             plan(stage("a", items_per_step=0)),
-            "items_per_step is a whole number",
+            "items_per_step must be a whole number",
         ),
         "bool": (
             plan(stage("a", True)),
-            "start_step is a whole number, 0 or more; got True",
+            "start_step must be a whole number >= 0, got True",
         ),
         "batch": (
             plan(stage("a", batch=[1])),
-            "stage 'a': batch is a mapping of settings",
+            "stage 'a': batch must be a mapping of settings",
         ),
         "steps": (
             plan(stage("a"), total=0),
-            "total_steps is a whole number, 1 or more; got 0",
+            "total_steps must be a whole number >= 1, got 0",
         ),
         "first": (plan(stage("d", 3), default=stage("d")), taken),
         "later": (plan(stage("a", 3), stage("d", 8), default=stage("d")), taken),
@@ -112,7 +112,7 @@ def test_what_cannot_be_a_plan():
     for step in (-1, 1.5, True, None):
         faults[f"step {step}"] = (
             lambda s=step: three().at(s),
-            "a step is a whole number",
+            "a step must be a whole number",
         )
     check_faults(ConfigError, faults)
     several = plan(

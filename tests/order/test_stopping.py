@@ -96,7 +96,7 @@ def test_a_mix_ends_where_no_source_that_is_left_has_a_weight(name):
     )
     assert (end, scheme.counts(end).tolist()) == (5 + 8, [5, 8])
     with pytest.raises(
-        EmptyDatasetError, match="no source with items has a weight at slot 0"
+        EmptyDatasetError, match="no source with items has a weight above 0 at slot 0"
     ):
         stopped([0, 20], [1.0, late], every, name=name, **size)
 

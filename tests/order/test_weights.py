@@ -90,22 +90,25 @@ def point(weights, step=3):
 
 
 def test_points_that_are_none():
-    order = "Schedule: points are in order of their steps"
+    order = "Schedule: points must be a non-empty list"
     faults = {
         "none": (schedule(), order),
         "twice": (schedule((0, 1), (0, 2)), f"{order}...got [0, 0]"),
         "back": (schedule((5, 1), (3, 2)), f"{order}...got [5, 3]"),
         "below 0": (
             schedule((-1, 1)),
-            "the step of a point is a whole number, 0 or more; got -1",
+            "the step of a point must be a whole number >= 0, got -1",
         ),
-        "half": (schedule((0.5, 1)), "the step of a point is a whole number...got 0.5"),
+        "half": (
+            schedule((0.5, 1)),
+            "the step of a point must be a whole number...got 0.5",
+        ),
         "bool": (
             schedule((True, 1)),
-            "the step of a point is a whole number...got True",
+            "the step of a point must be a whole number...got True",
         ),
-        "no pair": (schedule((0, 1, 2)), "pairs (step, value); got (0, 1, 2)"),
-        "no list": (lambda: Schedule(5), "Schedule: points are pairs"),
+        "no pair": (schedule((0, 1, 2)), "pairs (step, value), got (0, 1, 2)"),
+        "no list": (lambda: Schedule(5), "Schedule: points must be pairs"),
         "weight": (schedule((0, -1)), "Schedule: the point at step 0: ...not negative"),
         "NaN": (schedule((0, 1), (7, math.nan)), "the point at step 7: ...finite"),
         "text": (schedule((0, "1")), "a weight is a number"),
@@ -115,27 +118,27 @@ def test_points_that_are_none():
         ),
         "slots 0": (
             schedule((0, 1), slots_per_step=0),
-            "slots_per_step is a whole number, 1 or",
+            "slots_per_step must be a whole number >= 1",
         ),
         "slots 2.0": (
             schedule((0, 1), slots_per_step=2.0),
-            "slots_per_step is a whole number",
+            "slots_per_step must be a whole number",
         ),
         "far": (
             lambda: Era(0, [Schedule([(0, 1), (2**50, 2)]), 1.0]),
-            "the last may be",
+            "the last point of a schedule must be at most",
         ),
         "no scheduler": (
             lambda: WeightScheduler([]),
-            "WeightScheduler: schedule is a list",
+            "WeightScheduler: schedule must be a non-empty list",
         ),
         "no points": (
             lambda: WeightScheduler([(0, {"a": 1})]),
-            "WeightScheduler: schedule is a",
+            "WeightScheduler: schedule must be a non-empty",
         ),
         "one point": (
             lambda: WeightScheduler(point({"a": 1})()),
-            "WeightScheduler: schedule is",
+            "WeightScheduler: schedule must be",
         ),
         "options": (
             lambda: code_and_text("lin"),
@@ -143,7 +146,7 @@ def test_points_that_are_none():
         ),
     }
     for step in (-1, math.nan, "3", None, True, [3]):
-        said = f"a step is a number, 0 or more; got {step!r}"
+        said = f"a step must be a number >= 0, got {step!r}"
         faults[f"{step} of all"] = (
             lambda s=step: code_and_text().get_weights(s),
             f"WeightScheduler: {said}",
@@ -163,7 +166,7 @@ def test_weights_that_cannot_be_used():
     two = [point({"a": 0.5, "b": 0.5}, 0)(), point({"a": 0.5, "c": 0.5}, 9)()]
     ends = Schedule([(0, 1), (10, 0), (20, 1)])
     faults |= {
-        "sum": (point({"a": 0.5, "b": 0.4}), "sum to 0.9, not to 1"),
+        "sum": (point({"a": 0.5, "b": 0.4}), "sum to 0.9, but must sum to 1"),
         "names": (lambda: WeightScheduler(two), "step 9 ...missing 'b'; unknown 'c'"),
         "0 at a point": (lambda: Era(0, [ends, 0.0]), "all 2 weights are 0 at slot 10"),
         "0 on a way": (
@@ -195,7 +198,7 @@ def test_limits_that_cannot_be_kept():
         ),
         "above 1": (
             lambda: limited([1, 2], 1.5),
-            "min_share: a share is a number from 0 to 1",
+            "min_share: a share must be a number from 0 to 1",
         ),
         "of none": (
             lambda: limited([1, 0], [None, 0.1]),
@@ -203,11 +206,11 @@ def test_limits_that_cannot_be_kept():
         ),
         "too few": (
             lambda: limited([1, 2], [0.1]),
-            "1 limits are given for 2 datasets",
+            "1 limits were passed for 2 datasets",
         ),
         "text": (
             lambda: limited([1, 2], "0.1"),
-            "a share is a number from 0 to 1, got '0.1'",
+            "a share must be a number from 0 to 1, got '0.1'",
         ),
     }
     check_faults(ConfigError, faults)

@@ -90,24 +90,24 @@ def test_what_cannot_be_packed_is_named(method):
             [10, 3],
             "sample 1 has length 4; a pack holds 0 to 3",
         ),
-        "fractions": ([1.5], 10, "lengths are whole numbers; got float64"),
-        "truths": ([True], 10, "lengths are whole numbers; got bool"),
-        "texts": (["a"], 10, "lengths are whole numbers"),
-        "too large a number": ([2**70], 10, "lengths are whole numbers"),
+        "fractions": ([1.5], 10, "lengths must be whole numbers, got float64"),
+        "truths": ([True], 10, "lengths must be whole numbers, got bool"),
+        "texts": (["a"], 10, "lengths must be whole numbers"),
+        "too large a number": ([2**70], 10, "lengths must be whole numbers"),
         "ragged": ([[1], [1, 2]], [10, 10], "different numbers of lengths"),
         "a column is missing": (
             [1, 2],
             [10, 10],
-            "shape (2,) do not go with 2 capacities",
+            "shape (2,) do not match 2 capacities",
         ),
         "a capacity is missing": (
             [[1, 2]],
             10,
-            "shape (1, 2) do not go with 1 capacities",
+            "shape (1, 2) do not match 1 capacities",
         ),
         "no room at all": ([1], 0, "capacity", "got 0"),
         "half a token": ([1], 1.5, "capacity"),
-        "huge": ([1], 2**40, "capacity is below 2**40"),
+        "huge": ([1], 2**40, "capacity must be < 2**40"),
         "no capacity": ([1], [], "capacity is empty"),
     }
     check_refusals(
@@ -123,7 +123,7 @@ def test_what_cannot_be_packed_is_named(method):
 
 def test_what_cannot_be_balanced_is_named():
     rows = {
-        "a cost too few": ([1], "a number, 0 or more, for each of 2 samples; got [1]"),
+        "a cost too few": ([1], "a number >= 0 for each of 2 samples, got [1]"),
         "a negative cost": ([1, -1], "got [1, -1]"),
         "no number": ([1, float("nan")], "got [1, nan]"),
         "texts": (["a", "b"], "got ['a', 'b']"),

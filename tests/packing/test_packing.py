@@ -59,7 +59,7 @@ def test_samples_that_are_too_long_are_told_or_left_out_with_one_warning(caplog)
         packs = packer(tokens(3, 30, 17, 40, 21))
         assert [[each.__key__ for each in pack] for pack in packs] == [["0", "2"]]
         assert packer(tokens(50)) == []
-    told = "sample '1' has length 30, and a pack holds 20"
+    told = "sample '1' has length 30, but a pack holds 20"
     [record] = caplog.records
     assert "3 of 5 samples are too long and left out" in record.getMessage()
     assert told in record.getMessage()
@@ -188,9 +188,9 @@ def ids(*values, **others):
 def test_what_cannot_be_joined_is_named():
     wide = [{"x": torch.ones(1, 2)}, {"x": torch.ones(1, 3)}]
     rows = {
-        "no samples": ([], ["ids"], "there are no samples; leave empty packs out"),
-        "no fields": ([ids(1)], [], "of one field or more", "got []"),
-        "a text": ([ids(1)], "ids", "fields and flatten are names"),
+        "no samples": ([], ["ids"], "the pack has no samples. Skip empty packs"),
+        "no fields": ([ids(1)], [], "of at least one field", "got []"),
+        "a text": ([ids(1)], "ids", "fields and flatten must be names"),
         "no record": (["text"], ["ids"], "sample 0 of the pack", "str"),
         "no such field": (
             [ids(1)],
@@ -217,7 +217,11 @@ def test_what_cannot_be_joined_is_named():
         ),
         "shapes": (wide, ["x"], "shape (1, 3)"),
         "no dimension": ([{"x": torch.tensor(1)}], ["x"], "shape ()"),
-        "no numbers": ([{"x": ["a"]}], ["x"], "is no tensor, array or list of numbers"),
+        "no numbers": (
+            [{"x": ["a"]}],
+            ["x"],
+            "is not a tensor, array or list of numbers",
+        ),
         "a name that is made": (
             [ids(1, max_seqlen=1)],
             ["ids"],

@@ -155,7 +155,7 @@ def test_missing_words_are_noted_and_missing_numbers_refused(tmp_path):
     assert words(report.columns["l"]) == ["en" if each else "??" for each in there]
     assert "were given '??'" in report.notes[0]
     assert check_folder(folder).faults == ()
-    with pytest.raises(ConfigError, match="has numbers, and its default is 'none'"):
+    with pytest.raises(ConfigError, match="has numbers, but its default is 'none'"):
         prepare_columns(folder, {"n": "json[n]"}, defaults={"n": "none"}, workers=1)
 
 
@@ -166,7 +166,7 @@ def test_what_no_column_can_have_is_told_with_the_sample(small, monkeypatch):
         ("json[qality]", "9 of 9 samples .* json is an object with the keys 'meta'"),
         ("size:jpg", "9 of 9 samples .* it has no part jpg, but "),
         ("json[meta]", "neither a number nor a word, but a dict"),
-        ("len:png", "png is no UTF-8"),
+        ("len:png", "png is not UTF-8"),
         (lambda raw: float("nan"), "finite numbers.*got float 'nan'"),
         (lambda raw: 2**63, "64 bits.*got int"),
         (
@@ -207,7 +207,7 @@ def test_prepare_measures_columns_of_its_own_shards(tmp_path):
 
 def test_wrong_arguments(made, tmp_path):
     rows = {
-        "": ("does not say which part",),
+        "": ("has no part to read the field from",),
         "txt": ("column 'a': expected size:PART",),
         "siz:txt": ("expected size:PART", "did you mean 'size'"),
         "size:json[a]": ("keys of JSON are for len and alone",),

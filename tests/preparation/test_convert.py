@@ -205,7 +205,7 @@ def test_what_is_refused(tmp_path):
         "not empty": (partial(of, full), PrepareError, "is not empty: it has a.txt"),
         "begun": (partial(of, begun, samples_per_shard=4), PrepareError, "conversion resumes only"),
         "done": (partial(of, done), PrepareError, "done is prepared already. Pass a new"),
-        "inside": (partial(of, source / "out"), ConfigError, "is inside of the source"),
+        "inside": (partial(of, source / "out"), ConfigError, "is inside the source"),
         "size": (partial(of, tmp_path / "x", samples_per_shard=0), ConfigError, "samples_per_sh"),
         "gone": (partial(convert, tmp_path / "no", tmp_path / "x"), DatasetNotFoundError, "not ex"),
         "prepared": (partial(convert, done, tmp_path / "x"), ConfigError, "prepared already. Pass loose"),

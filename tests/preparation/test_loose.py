@@ -377,12 +377,12 @@ def test_columns_are_parted_by_what_the_first_line_has(tmp_path, parted):
 def test_files_of_other_columns_are_told(suffix, tmp_path):
     table(tmp_path / f"0{suffix}", [{"text": "a", "n": 1}])
     table(tmp_path / f"1{suffix}", [{"caption": "b"}])
-    words = rf"'text' would be read from the column 'text', which is not in \S*1\{suffix}. Write all"
+    words = rf"the column 'text' of 'text' is missing in \S*1\{suffix}. Write all"
     with pytest.raises(DatasetError, match=words):
         get_train_dataset(tmp_path, batch_size=1)
     for name in "ab":
         (tmp_path / f"{'ab'.index(name)}{suffix}").rename(tmp_path / f"{name}{suffix}")
-    words = rf"may be read in 2 ways.*rows of a\{suffix} .*rows of b\{suffix} "
+    words = rf"can be read in 2 ways.*rows of a\{suffix} .*rows of b\{suffix} "
     with pytest.raises(DatasetError, match=f"(?s){words}"):
         get_train_dataset(tmp_path, batch_size=1)
     given = {"field_map": {"text": "text,caption"}, "split_part": "train"}
@@ -479,7 +479,7 @@ def test_samples_that_fail_alike_are_told_once(tmp_path, caplog):
         range(40)
     ):
         assert sample.__key__ == "3"
-    assert caplog.text.count("; a substitute takes its place") == 1
+    assert caplog.text.count(". A substitute replaces it") == 1
 
 
 @pytest.mark.parametrize("name", ["title", "caption", "text", "description"])
@@ -517,7 +517,7 @@ def test_types_and_field_maps_may_be_told(tmp_path):
         get_train_dataset(root, batch_size=1, image_folder="else")
     get_train_dataset(os.path.relpath(root), batch_size=1, image_folder=root)
     with pytest.raises(
-        DatasetNotFoundError, match="in which folder they are: image_folder: "
+        DatasetNotFoundError, match="Write their folder: image_folder: "
     ):
         get_train_dataset(chat, batch_size=1)
     line = {"path": "rows/chat.jsonl", "image_folder": "."}
@@ -579,7 +579,7 @@ def test_types_of_tars_may_be_told(tmp_path):
     assert get(**told)[2] == Scored.derive_from(get(**told)[2], image="2", score=2)
     with pytest.raises(ConfigError, match="CrudeSample has no fields"):
         get(sample_type=CrudeSample, field_map={"text": "txt"})
-    with pytest.raises(ConfigError, match="no image, score, which Scored needs"):
+    with pytest.raises(ConfigError, match="no image, score, and Scored needs"):
         get(sample_type=Scored)
     convert(tmp_path, tmp_path.with_name("out"), sample_type="CrudeWebdataset")
 
@@ -653,7 +653,7 @@ WRONG = {
     "gone": ({"images": ["9.jpg"], "conversations": TURNS}, "9.jpg: cannot be read"),
     "no turns": (
         {"conversations": "Hi"},
-        "a conversation is a list of turns, got 'Hi'",
+        "a conversation must be a list of turns, got 'Hi'",
     ),
     "no role": (
         {"conversations": [{"text": "Hi"}]},
@@ -661,11 +661,11 @@ WRONG = {
     ),
     "calls": (
         {"conversations": [{"from": "gpt", "value": "", "tool_calls": [{"id": "f"}]}]},
-        "'tool_calls': [{'id': 'f'}]}: a tool, or a call of one, has a 'name'; got {'id': 'f'}",
+        "'tool_calls': [{'id': 'f'}]}: a tool, or a call of one, must have a 'name', got {'id': 'f'}",
     ),
     "half to be learned": (
         {"conversations": [TURNS[1] | {"weight": 1}, TURNS[1] | {"weight": 0.5}]},
-        "whether the turn is learned is unclear: {'weight': 0.5}",
+        "the keys for learning the turn are unclear: {'weight': 0.5}",
     ),
     "no JSON": (None, "not JSON"),
 }
@@ -746,7 +746,7 @@ def test_what_is_refused(tmp_path, monkeypatch):
         "no type": (photos("t", csv_of, sample_type="Captions"), wrong, "'Captions' of 'energize'"),
         "checksums": (photos("k", csv_of, checksums=True), unprepared, "energize prepare"),
         "val": (lambda: get_val_dataset(both, batch_size=1), SplitError, "part 'val'", "subset="),
-        "a mix": (a_mix, MetadatasetError, "strict is for", "mix.yaml' is none"),
+        "a mix": (a_mix, MetadatasetError, "strict needs a prepared", "mix.yaml' is not a prepared"),
         "join": (partial(get, written(tmp_path / "join.yaml", join)), MetadatasetError, "joined"),
         "parquet": (partial(get, tmp_path / "bad.parquet"), ShardError, "be read as Parquet"),
     }  # fmt: skip
@@ -758,6 +758,6 @@ def test_what_is_refused(tmp_path, monkeypatch):
         rows["closed"] = (
             partial(get, closed),
             DatasetError,
-            "closed cannot be read: in",
+            "closed has folders that cannot be read: in",
         )
     check_refusals(rows)

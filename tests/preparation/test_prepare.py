@@ -49,7 +49,7 @@ def test_a_damaged_shard_is_named_and_nothing_is_written(folder):
     leading_out = shard.read_bytes()
     damages = {
         "cut inside a member": (whole[: 2048 + 100], "d1.tar"),
-        "no samples": (without_samples, "holds no samples"),
+        "no samples": (without_samples, "has no samples"),
         "a member outside": (leading_out, "'..' in it"),
         "more behind the end": (whole + bytes(3 << 20) + b"x", "more data follows"),
     }
@@ -302,7 +302,7 @@ def test_names_of_parts_are_not_taken_for_parts(tmp_path):
     ]
     write_tar(tmp_path / "a.tar", files)
     told = refused(tmp_path, sample_type="InterleavedSample", split_ratios=ALL)
-    assert "'sequence' would hold the names of parts" in told
+    assert "'sequence' would have the names of parts" in told
     assert "'1.png'" in told
     named = {"sequence": "json[sequence]"}
     report = prepare(

@@ -147,7 +147,7 @@ def test_refusals(tmp_path):
     for wrong, kind, told in (
         ({"tasks": 3, "task": 3}, ConfigError, "0 to 2: got task 3"),
         ({"tasks": 3, "task": -1}, ConfigError, "0 to 2"),
-        ({"tasks": 0}, ConfigError, "tasks is a whole number"),
+        ({"tasks": 0}, ConfigError, "tasks must be a whole number"),
         ({"task": 1}, ConfigError, "need tasks"),
         ({"merge": True}, ConfigError, "need tasks"),
         ({"tasks": 2, "task": 0, "merge": True}, ConfigError, "exclude one another"),
@@ -318,9 +318,9 @@ def test_lint_by_tasks(tmp_path):
 )
 def test_where_tasks_run(tmp_path, options):
     told = run("prepare", new(tmp_path / "ds"), *GIVEN, *options, code=2)
-    assert any(each in told for each in ("give --tasks", "'mars'", "--on slurm"))
+    assert any(each in told for each in ("Pass --tasks", "'mars'", "--on slurm"))
     (tmp_path / "a.jsonl").write_text("{}")
-    assert "is one file" in run(
+    assert "is a file" in run(
         "prepare", tmp_path / "a.jsonl", "--tasks", 2, "--merge", code=2
     )
 
@@ -351,7 +351,7 @@ def test_slurm(tmp_path, monkeypatch):
     )
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["energize", *map(str, command), "--submit"])
-    assert "no sbatch here" in run(*command, "--submit", code=2)
+    assert "sbatch is missing" in run(*command, "--submit", code=2)
     script = run(*command)
     subprocess.run(["bash", "-n"], input=script, text=True, check=True)
     (tmp_path / "sbatch").write_text(SBATCH)

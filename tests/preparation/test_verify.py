@@ -84,7 +84,7 @@ def test_none_are_written_of_shards_that_are_not_those_that_were_prepared(folder
         (
             (folder / "parts" / "d2.tar").read_bytes(),
             sound[1],
-            "has 4 samples, and .info.json",
+            "has 4 samples, but .info.json",
         ),
         (sound[0], sound[1][:-8] + bytes(8), r"d1\.tar\.idx: 1 of 3 entries are wrong"),
         (sound[0][:700], sound[1], r"d1\.tar"),

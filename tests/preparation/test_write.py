@@ -27,11 +27,11 @@ def texts(count):
 WRONG = (
     ({"txt": "x"}, "sample 1: '__key__' is .*got None, beside 'txt'"),
     ({"__key__": "0000", "txt": "x"}, "sample 1: its key '0000' occurs"),
-    ({"__key__": "v1.5", "txt": "x"}, "'v1.5' holds a dot.*write '_'"),
+    ({"__key__": "v1.5", "txt": "x"}, "'v1.5' has a dot.*Use '_'"),
     (("b", "x"), "sample 1 is a tuple"),
     ({"__key__": "b", "__url__": "x"}, "sample 1, 'b' has no parts"),
     ({"__key__": "b", "a/b": b""}, "sample 1, 'b': .*got 'a/b'"),
-    ({"__key__": "b", "jpg": "b.jpg"}, "'jpg' is the text 'b.jpg'; give"),
+    ({"__key__": "b", "jpg": "b.jpg"}, "'jpg' is the text 'b.jpg'. Pass"),
     ({"__key__": "b", "xyz": 5}, "part 'xyz', int, .*no handler found for xyz"),
     ({"__key__": "b", "jpg": Image.new("RGBA", (2, 2))}, "RGBA as JPEG"),
 )
@@ -47,7 +47,7 @@ def test_wrong_samples_are_named_and_leave_nothing(tmp_path):
             assert [path.name for path in tmp_path.rglob("*")] == ["ds"] * there, (
                 message
             )
-        with pytest.raises(PrepareError, match="there are no samples"):
+        with pytest.raises(PrepareError, match="no samples to write"):
             write_shards([], tmp_path / "ds")
 
     def failing():
@@ -63,10 +63,10 @@ def test_wrong_folders_and_parameters(tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
     new = partial(write_shards, texts(2), tmp_path / "ds")
     check_refusals(ConfigError, {
-        "full": (partial(write_shards, texts(2), tmp_path), PrepareError, "there is notes.txt"),
+        "full": (partial(write_shards, texts(2), tmp_path), PrepareError, "it has notes.txt"),
         "file": (partial(write_shards, texts(2), tmp_path / "notes.txt"), PrepareError, "exists"),
-        "count": (partial(new, samples_per_shard=0), "is a whole number, 1 or more; got 0"),
-        "one name": (partial(new, pattern="shard.tar"), "pattern names a shard by its number"),
+        "count": (partial(new, samples_per_shard=0), "must be a whole number >= 1, got 0"),
+        "one name": (partial(new, pattern="shard.tar"), "pattern must have the number of the shard"),
         "folder": (partial(new, pattern="a/%d.tar"), "got 'a/%d.tar'"),
     })  # fmt: skip
     assert contents(tmp_path) == {"notes.txt": b"mine"}

@@ -249,14 +249,14 @@ def test_wrong_arguments():
         with pytest.raises(NotIndexedError, match="known only by reading"):
             wrong()
     for at, steps in ((-1, 1), (0, 0), (0, -3), (True, 1), (0, 1.5)):
-        with pytest.raises(ConfigError, match=r"is a whole number, [01] or more; got "):
+        with pytest.raises(ConfigError, match=r"must be a whole number >= [01], got "):
             plan(dataset, at, steps)
     for wrong, words in (
         (lambda: plan(dataset, 2**62, 1), "too far away"),
-        (lambda: simulate(dataset, 0), "steps is a whole number, 1 or more; got 0"),
+        (lambda: simulate(dataset, 0), "steps must be a whole number >= 1, got 0"),
         (
             lambda: plan(dataset, 0, 1, world_size=0),
-            "world_size is a whole number, 1 or more",
+            "world_size must be a whole number >= 1",
         ),
         (lambda: simulate(dataset, 5, intervals=0), "intervals"),
     ):

@@ -157,7 +157,7 @@ def test_a_state_and_a_step_are_enough(home, tmp_path):
         )
         assert [each["key"] for each in again] == batches[5].__key__
         refused(
-            [(["--step", 0], 2, "not there any more; give --mix")],
+            [(["--step", 0], 2, "no longer exists. Pass --mix")],
             "blame",
             home / "own.pt",
         )
@@ -172,8 +172,8 @@ def test_a_state_and_a_step_are_enough(home, tmp_path):
             "does not fit",
             "the mix has changed",
         ),
-        (["--step", 0, "--rank", 1], 2, "there is no rank 1"),
-        (["--step", 0, "--losses", "none.jsonl"], 2, "there is no file none.jsonl"),
+        (["--step", 0, "--rank", 1], 2, "rank 1 is missing"),
+        (["--step", 0, "--losses", "none.jsonl"], 2, "none.jsonl is missing"),
     ]
     refused(rows, "blame", home / "own.pt")
 

@@ -120,7 +120,7 @@ def test_nothing_is_unpickled(tmp_path):
     check_refusals(
         DecodeError,
         pth=(lambda: decoded("pth", data), "pth"),
-        npy=(lambda: decoded("npy", npy(objects)), "is ever unpickled"),
+        npy=(lambda: decoded("npy", npy(objects)), "are never unpickled"),
         npz=(lambda: decoded("npz", npy(objects, np.savez)), "unpickled"),
     )
     assert not (tmp_path / "mark").exists()

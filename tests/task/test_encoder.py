@@ -204,7 +204,12 @@ def test_cookers(crude, tmp_path):
     picky = encoder_with(cookers=[ez.Cooker(cook, has_subflavors={"kind": "photo"})])
     check_refusals(
         ConfigError,
-        forgets=(drawn(crude, forgets, first=True), EncoderError, "None", "no sample"),
+        forgets=(
+            drawn(crude, forgets, first=True),
+            EncoderError,
+            "None",
+            "not a sample",
+        ),
         none_fits=(drawn(crude, picky), "no cooker fits its subflavors"),
         no_cooker=(drawn(crude, encoder_with(cookers=[cook])), "a list of"),
         no_function=(lambda: ez.Cooker("cook"), "a function of a crude sample"),
@@ -247,13 +252,13 @@ def test_what_is_wrong_with_an_encoder_is_told_when_a_dataset_is_made(folder):
 
     select = encoder_with(Words, select_samples_to_pack=yielding)
     group = encoder_with(Words, batch_group_criterion=yielding)
-    has_to = "is a generator function"
+    has_to = "must not be a generator function"
     lacks = ("no select_samples_to_pack and no pack_selected",)
     check_refusals(
         ConfigError,
         selects=(making(select, 3), "select_samples_to_pack " + has_to),
         groups=(making(group, 3), "batch_group_criterion " + has_to),
-        post=(making(post, 4), "generator function: under packing"),
+        post=(making(post, 4), "generator function, and under packing"),
         no_packing=(making(ez.TaskEncoder(), 4), *lacks),
         both=(making(encoder_with(**same)), "both preencode_sample"),
     )
@@ -286,7 +291,7 @@ def test_what_hooks_return_is_looked_at(folder):
         hidden=(drawn(folder, hidden, 2), "returned a generator instead of an item"),
         not_given=(
             drawn(folder, other, packing_buffer_size=4),
-            "samples that it was not given",
+            "samples that are not in its input",
         ),
     )
 
@@ -375,7 +380,7 @@ def test_an_encoder_that_adds_to_another_keeps_its_hooks(crude, folder):
         ez.DefaultTaskEncoder(encoded_sample_type=dict)
     )
     assert type(next(iter(train(folder, typed)))) is dict
-    with pytest.raises(ConfigError, match="adds to a TaskEncoder"):
+    with pytest.raises(ConfigError, match="must wrap a TaskEncoder"):
         Outer(3)
 
 

@@ -99,7 +99,7 @@ class Refused(str):
 NOT_WRITTEN = Refused("does not write")
 REFUSES = "refuses the conversation: "
 ALTERNATE = Refused(f"{REFUSES}Conversation roles must alternate")
-EARLIER = Refused("otherwise than as the beginning")
+EARLIER = Refused("differently from the beginning")
 # Other answers than A and B with their ends, by key and family: what is learned, or why
 # nothing is.
 OTHERWISE = {
@@ -108,7 +108,7 @@ OTHERWISE = {
     ("train", "mistral"): "Q[/INST]B</s>",
     ("train", "deepseek"): "QB<eos>",
     ("train", "harmony"): "Q<|end|><|channel|>final<|message|>B<|return|>",
-    ("train", "marked"): Refused("does not mark just the turns of the assistant"),
+    ("train", "marked"): Refused("does not mark exactly the turns of the assistant"),
     **{
         (key, family): NOT_WRITTEN
         for key in ("tool_calls", "function_call")
@@ -272,7 +272,7 @@ def test_masked_turns_have_no_marks_where_the_template_has_some():
 
 @pytest.mark.parametrize("turns", [KEYS["loss"][:2], [QUESTION]])
 def test_a_conversation_of_which_nothing_is_learned_is_damaged(turns):
-    with pytest.raises(DataError, match="nothing is learned"):
+    with pytest.raises(DataError, match="nothing to learn"):
         encoded(tokenizer("chatml"), turns)
 
 

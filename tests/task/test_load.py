@@ -211,12 +211,12 @@ def test_what_cannot_work_is_refused_when_it_is_made():
         ConfigError,
         unknown=(made(CaptioningSample, named), nearest),
         lacks=(made(CaptioningSample, {"image": "jpg"}), "no caption"),
-        malformed=(made(TextSample, {"text": "json["}), "which part"),
+        malformed=(made(TextSample, {"text": "json["}), "has no part to read"),
         metadata=(made(TextSample, text | {"__key__": "id"}), "__key__"),
-        crude=(made(CrudeSample, text), "takes no field_map"),
+        crude=(made(CrudeSample, text), "has no fields"),
         no_type=(made(dict), "extends Sample"),
-        both=(made(TextSample, text, sample_loader=len), "no field_map"),
-        for_crude=(made(CrudeSample, sample_loader=len), "has none"),
+        both=(made(TextSample, text, sample_loader=len), "remove field_map"),
+        for_crude=(made(CrudeSample, sample_loader=len), "has no fields"),
         a_filter=(made(TextSample, part_filter="txt"), "or names"),
         numbers=(made(TextSample, part_filter=[1]), "or names"),
     )
@@ -328,12 +328,12 @@ def test_the_program_gives_functions(tmp_path):
         file=(
             lambda: texts(path, sample_loader="file.py"),
             ConfigError,
-            "is a function",
+            "must be a function",
         ),
         dict=(
             lambda: texts(path, sample_loader={"a": 1}),
             ConfigError,
-            "is a function",
+            "must be a function",
         ),
         filter=(lambda: texts(plain, part_filter="jpg"), ConfigError, "or names"),
     )
@@ -377,7 +377,7 @@ def test_dataset_files_that_name_what_is_none(tmp_path):
 
         return call
 
-    outside = (UntrustedCodeError, "leads out of the folder")
+    outside = (UntrustedCodeError, "is outside the folder")
     listed = (DatasetError, "(part_filter")
     check_refusals(
         DatasetError,
@@ -387,7 +387,7 @@ def test_dataset_files_that_name_what_is_none(tmp_path):
         missing=(naming(sample_loader="none.py"), "there is no file"),
         no_such=(naming(sample_loader="sample_loader.py:none"), "'none'"),
         broken=(naming(sample_loader="broken.py"), "ZeroDivisionError"),
-        text=(naming(sample_loader="text.txt"), "is no Python file"),
+        text=(naming(sample_loader="text.txt"), "is not a Python file"),
         number=(naming(sample_loader=3), "(sample_loader)"),
         mapping=(naming(part_filter={"a": 1}), *listed),
         numbers=(naming(part_filter=[1]), *listed),

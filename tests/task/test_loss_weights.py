@@ -303,7 +303,7 @@ def test_what_gives_several_things_of_weighted_samples_says_which_has_which():
     found = list(ez.BatchDataset(weighted(4), 3, named))
     assert list(map(weights, found[:2])) == [[1.0], [2.0, 3.0]]
     assert len(list(ez.IterMapDataset(tokens(), pairs))) == 4
-    told = (ez.EncoderError, "gives several things", "energize.batch_weights")
+    told = (ez.EncoderError, "returned several items", "energize.batch_weights")
     check_refusals(
         a_batch=(first(ez.MapDataset(batches, bare)), *told),
         a_batcher=(first(ez.BatchDataset(weighted(4), 3, unnamed)), *told),
@@ -357,7 +357,7 @@ def test_packs_have_a_weight_for_each_piece():
     check_refusals(
         ez.EncoderError,
         no_place=(first(tensors), "no place for the weights"),
-        yields=(first(packs(unweighed)), "gives several things"),
+        yields=(first(packs(unweighed)), "returned several items"),
         no_pieces=(pieces, ez.WeightError, "'sample_weights' of its pieces"),
     )
 

@@ -428,7 +428,7 @@ REFUSED = {
     "images for a tokenizer": (
         lambda: ProcessorTaskEncoder(tokenizer()),
         talk(1),
-        "has no images",
+        "cannot read images",
     ),
     "a template that is not prefixes": (
         lambda: ProcessorTaskEncoder(llava(FIRST)),
@@ -470,7 +470,7 @@ REFUSED = {
             )
         ),
         talk(3),
-        "nothing was found",
+        "nothing is in it",
     ),
     "masks of images": (
         lambda: ProcessorTaskEncoder(mllama()),
@@ -480,7 +480,7 @@ REFUSED = {
     "a model that looks ahead in answers": (
         lambda: ProcessorTaskEncoder(paligemma()),
         None,
-        "makes labels by itself",
+        "makes labels itself",
     ),
     "other lengths": (
         lambda: ProcessorTaskEncoder(Shorter()),
@@ -496,7 +496,7 @@ REFUSED = {
     "no assistant": (
         lambda: ProcessorTaskEncoder(llava()),
         talk(0, [("user", "a")]),
-        "nothing is learned",
+        "nothing to learn",
     ),
     "no answer": (
         lambda: ProcessorTaskEncoder(llava()),
@@ -573,7 +573,7 @@ def test_numbers_that_are_none_are_refused(name, value):
     create = (
         Padding if name == "multiple_of" else partial(ProcessorTaskEncoder, llava())
     )
-    with pytest.raises(ConfigError, match=rf"{name} is a whole number, 1 or more"):
+    with pytest.raises(ConfigError, match=rf"{name} must be a whole number >= 1"):
         create(**{name: value})
 
 

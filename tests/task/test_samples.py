@@ -144,7 +144,7 @@ def test_names_of_types(tmp_path, monkeypatch):
         evil=(named("evil_types", "A"), UntrustedCodeError, "import evil_types"),
         prefix=(named("energize_extras", "TextSample"), UntrustedCodeError),
         no_sample=(named(__name__, "Pair"), "extends energize.Sample"),
-        missing=(named(__name__, "Missing"), "has no such name"),
+        missing=(named(__name__, "Missing"), "has no member of this name"),
         function=(named("os", "system"), "function"),
     )
     assert not (tmp_path / "ran").exists()
