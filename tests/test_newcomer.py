@@ -66,10 +66,10 @@ def torchs(dataset, **options):
 
 
 ASKED = {  # what is typed, and what the error says
-    "a path": (lambda: get_loader("photos"), "energize Dataset; got str"),
+    "a path": (lambda: get_loader("photos"), "energize Dataset, got str"),
     "a field": (
         lambda: train(field_map={"captoin": "text"}),
-        "mean 'caption'?.*give sample_type",
+        "mean 'caption'?.*set sample_type",
     ),
     "a type": (
         lambda: train(sample_type=dict),
@@ -100,10 +100,13 @@ ASKED = {  # what is typed, and what the error says
     "negative": (lambda: train({"photos": -1}), "0 or more.*got -1"),
     "nothing": (lambda: train(None), "expected the path of a folder"),
     "other files": (lambda: train("notes.docx"), "expected a folder, .parquet"),
-    "an image": (lambda: train("photos/0.jpg"), "give photos"),
+    "an image": (lambda: train("photos/0.jpg"), "folder of the file, photos"),
     "split": (lambda: get_val_dataset("photos", batch_size=4), "split_part='train'"),
     "names": (lambda: energize.get_train_dataste, "did you mean 'get_train_dataset'?"),
-    "no weights": (lambda: BlendDataset(train(), train()), "pairs (dataset, weight)"),
+    "no weights": (
+        lambda: BlendDataset(train(), train()),
+        "not a pair (dataset, weight)",
+    ),
     "a file of a state": (
         lambda: get_loader(train()).load_state_dict("x.pt"),
         "torch.load(",
@@ -228,7 +231,7 @@ BAD = {  # what lies there, what is said in the log, or as an error
     "empty": (lambda at: at.mkdir(), "its files are none"),
     "only a table": (
         lambda at: photos(at, "0.jpg,a", count=0),
-        "'file_name' of metadata.csv names '0.jpg', and there is no",
+        "'file_name' of metadata.csv names '0.jpg', but",
     ),
 }
 

@@ -73,7 +73,7 @@ def test_launchers():
 
 def test_what_is_no_rank_is_named():
     environments = [
-        ({"RANK": "3"}, "RANK='3', WORLD_SIZE=None...torchrun"),
+        ({"RANK": "3"}, "torchrun...RANK='3', WORLD_SIZE=None"),
         ({"WORLD_SIZE": "8"}, "RANK=None, WORLD_SIZE='8'"),
         (
             {"WORLD_SIZE": "8", "LOCAL_RANK": "1", "NODE_RANK": "1"},
@@ -96,12 +96,12 @@ def test_what_is_no_rank_is_named():
         ),
         (
             OPEN_MPI | {"OMPI_COMM_WORLD_SIZE": "many"},
-            "OMPI_COMM_WORLD_SIZE='many'...Open MPI",
+            "Open MPI...OMPI_COMM_WORLD_SIZE='many'",
         ),
         (HYDRA | {"PMI_RANK": "7"}, "PMI_RANK and PMI_SIZE...rank 7, world_size 7"),
         (
             SRUN | {"SLURM_PROCID": "x"},
-            "SLURM_PROCID='x', SLURM_STEP_NUM_TASKS='12'...SLURM",
+            "SLURM_PROCID='x', SLURM_STEP_NUM_TASKS='12'",
         ),
         (
             SRUN | {"SLURM_PROCID": "12"},

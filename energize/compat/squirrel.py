@@ -597,7 +597,7 @@ def _named_sources(composables: Any, strategy: object) -> Mapping[str, Any]:
         return sources
     raise ConfigError(
         "Multiplexer: expected a list of sources, or a mapping by name, and a "
-        f"MultiplexingStrategy; got {short(composables)} and {short(strategy)}"
+        f"MultiplexingStrategy, got {short(composables)} and {short(strategy)}"
     )
 
 

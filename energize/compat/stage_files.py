@@ -155,12 +155,16 @@ class StageData(StageSettings):
         weights = self.dataset_weights
         needed = _NEEDED.get(self.dataset_type or "")
         if needed is not None and not getattr(self, needed):
-            raise ConfigError(f"a {self.dataset_type} needs {needed!r}. Set it")
+            raise ConfigError(
+                f"a stage of dataset_type {self.dataset_type!r} needs {needed!r}"
+            )
         if self.dataset_type == "energize" and (self.dataset_path is None) != bool(
             folders
         ):
+            count = "neither" if self.dataset_path is None else "both"
             raise ConfigError(
-                "both 'dataset_path' and 'dataset_folders' are set. Set one of the two"
+                "a stage of dataset_type 'energize' needs either 'dataset_path' or "
+                f"'dataset_folders', but it has {count}"
             )
         if weights and len(weights) != len(folders):
             raise ConfigError(

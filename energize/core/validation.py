@@ -109,7 +109,7 @@ def validated(
         >>> validated(schema, {"a": "b"}, DatasetError, "sizes.yaml", "a: b")
         Traceback (most recent call last):
             ...
-        energize.errors.DatasetError: sizes.yaml:1 (a): expected an integer; got 'b'
+        energize.errors.DatasetError: sizes.yaml:1 (a): expected an integer, got 'b'
     """
     try:
         return schema.validate_python(value)
@@ -311,7 +311,7 @@ def _fault(detail: ErrorDetails, keys: list[str]) -> tuple[str, str]:
     near = nearest(detail["input"], words) if isinstance(detail["input"], str) else ""
     text = detail["msg"].replace("Input should be", "expected")
     text = text.replace("a valid integer", "an integer").replace("a valid ", "a ")
-    return _MESSAGES.get(fault_type, text), f"; got {short(detail['input'])}{near}"
+    return _MESSAGES.get(fault_type, text), f", got {short(detail['input'])}{near}"
 
 
 # Text of YAML and JSON as values. Readers go down by recursion, which ends the process

@@ -461,7 +461,7 @@ def _checked(value: Any) -> Value:
         return float(number)
     raise PrepareError(
         "a column must have finite numbers of at most 64 bits, or words of at most "
-        f"{_LONGEST_WORD} letters; got {type(value).__name__} {str(value)[:80]!r}"
+        f"{_LONGEST_WORD} letters, got {type(value).__name__} {str(value)[:80]!r}"
     )
 
 

@@ -319,7 +319,7 @@ def _checked_key(sample: object, number: int) -> str:
         raise PrepareError(f"{message}, not a dict of its parts")
     key = sample.get("__key__")
     if not isinstance(key, str) or not key:
-        message = f"sample {number}: '__key__' is a text; got {key!r}, beside"
+        message = f"sample {number}: '__key__' is a text, got {key!r}, beside"
         raise PrepareError(f"{message} {some(sample) or 'no parts'}")
     if any(character in "./" or not character.isprintable() for character in key):
         raise PrepareError(

@@ -220,7 +220,7 @@ class SampleDecoder:
                 message = (
                     f"fields[{name!r}] is a SampleDecoder, a function of bytes, or None"
                 )
-                raise ConfigError(f"SampleDecoder: {message}; got {decoder!r}")
+                raise ConfigError(f"SampleDecoder: {message}, got {decoder!r}")
         checked_choice(self.image_decode, "image_decode", IMAGE_SPECS)
         checked_choice(self.av_decode, "av_decode", get_args(AVDecoderType))
 

@@ -747,7 +747,7 @@ class Level:
         read = isinstance(self.cost, ItemCost)
         wrong = self.global_batch_size if read else self.buffer_size
         if wrong is not None:
-            name = "global_batch_size" if read else "a buffer size"
+            name = "global_batch_size" if read else "buffer_size"
             raise ConfigError(
                 f"level: {name}={wrong} does not apply to this cost. An ItemCost, a "
                 "cost of encoded items, levels a buffer of them. A column levels whole "

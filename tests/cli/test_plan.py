@@ -243,7 +243,7 @@ def test_shares_are_drawn(mix, tmp_path):
     assert "books/captions" in page.read_text()
     refused(
         [
-            ([tmp_path / "a.jpg"], 2, ".png, .svg, .pdf, .html; got '.jpg'"),
+            ([tmp_path / "a.jpg"], 2, ".png, .svg, .pdf, .html, got '.jpg'"),
             ([tmp_path / "none" / "shares.png"], 2, "cannot be written"),
         ],
         "simulate", mix, "--steps", 10, "--plot",

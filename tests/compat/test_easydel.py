@@ -330,8 +330,8 @@ def test_settings_of_pipelines(files):
     opened = pipeline(files).source()
     for call, told in (
         (lambda: pipeline(files).mix(), "the mix has no datasets"),
-        (opened.load, r"code, text; call source\(\) and mix\(\)"),
-        (opened.build, r"code, text; call source\(\) and mix\(\)"),
+        (opened.load, r"code, text. Call source\(\) and mix\(\)"),
+        (opened.build, r"code, text. Call source\(\) and mix\(\)"),
         (lambda: opened.mix().tokenize(), "before mix"),
     ):
         with pytest.raises(ConfigError, match=told):

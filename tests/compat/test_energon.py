@@ -454,7 +454,7 @@ def test_what_is_refused(folder, tmp_path):
         (
             lambda: captions(folder, sample_type=ez.TextSample),
             ez.ConfigError,
-            "for TextSample",
+            "not of sample_type=TextSample",
         ),
         (
             lambda: captions(folder, split_part="vall"),
@@ -515,7 +515,7 @@ def test_names_for_annotations(folder):
         sample = getattr(flavors, name.removesuffix("Webdataset") + "Sample")
         assert getattr(flavors, name).__sample_type__ is sample
     with pytest.warns(
-        FutureWarning, match=r"CaptioningWebdataset is deprecated: use Standard"
+        FutureWarning, match=r"CaptioningWebdataset is deprecated. Use Standard"
     ):
         older = flavors.CaptioningWebdataset(folder, field_map=FIELDS, **AS_STORED)
     assert older.build()[0].caption == "caption 0"

@@ -167,7 +167,7 @@ def test_faults_of_a_stage(tmp_path, kind):
     for weight in ("nan", "inf"):
         text = toml({"data_stages": [STAGE]}).replace("[0.5, 0.5]", f"[{weight}, 0.5]")
         (tmp_path / "weights.toml").write_text(text)
-        assert f"; got {weight}" in fault(read_stages, tmp_path / "weights.toml")
+        assert f", got {weight}" in fault(read_stages, tmp_path / "weights.toml")
 
 
 def test_faults_of_plans_and_files(tmp_path):
@@ -298,7 +298,7 @@ def test_what_cannot_be_built(folder, monkeypatch):
             "tokens.toml",
             two,
             unprepared,
-            "tokens is not a prepared[^$]*asked .*tokens.toml:3",
+            "tokens is not a prepared[^$]*requested at .*tokens.toml:3",
         ),
         ("missing.toml", two, missing, "gone' does not exist[^$]*missing.toml:3"),
         ("seeds.toml", {}, TypeError, "missing .*'batch_size'"),

@@ -83,7 +83,7 @@ BAD = [  # what is changed, where the fault is, and what it says
         "weight: heavy",
         5,
         "splits.train.blend[0].weight",
-        "a number; got 'heavy'",
+        "a number, got 'heavy'",
     ),
     ("weight: 1", "weight: '1'", 5, "splits.train.blend[0].weight", "got '1'"),
     (
@@ -98,7 +98,7 @@ BAD = [  # what is changed, where the fault is, and what it says
         "5",
         6,
         "splits.train.blend[1].blend[0]",
-        "expected a mapping; got 5",
+        "expected a mapping, got 5",
     ),
     ("{path: b}, ", "", 6, "splits.train.blend[1]", "a blend has two entries or more"),
     (
@@ -106,17 +106,17 @@ BAD = [  # what is changed, where the fault is, and what it says
         "evne",
         8,
         "splits.train.scheme",
-        "expected 'even' or 'exact'; got 'evne'",
+        "expected 'even' or 'exact', got 'evne'",
     ),
     (
         "size: all",
         "size: 0",
         7,
         "splits.train.blend[1].size",
-        "or expected 'all'; got 0",
+        "or expected 'all', got 0",
     ),
-    ("{a: 1}", "{a: b}", 9, "extra.a", "expected an integer; got 'b'"),
-    ("{a: 1}", "[a, 1]", 9, "extra[1]", "expected text; got 1"),
+    ("{a: 1}", "{a: b}", 9, "extra.a", "expected an integer, got 'b'"),
+    ("{a: 1}", "[a, 1]", 9, "extra[1]", "expected text, got 1"),
     ("splits:", "split:", 2, "split", "unknown key 'split'; did you mean 'splits'?"),
 ]
 

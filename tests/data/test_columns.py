@@ -127,7 +127,7 @@ def test_a_damaged_or_foreign_index_is_told(folder):
         return lambda content: content["columns"][name].update(values)
 
     changes = [
-        (lambda c: c.update(version=2), "(version): expected 1; got 2"),
+        (lambda c: c.update(version=2), "(version): expected 1, got 2"),
         (
             lambda c: c["columns"].update({"a b": c["columns"]["tokens"]}),
             "columns['a b']",

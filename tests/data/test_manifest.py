@@ -99,7 +99,7 @@ def test_a_manifest_of_something_else_is_refused(mix):
             "4 of its",
             again,
         ),
-        (lambda: changed(path, version=2), "version", "expected 1; got 2"),
+        (lambda: changed(path, version=2), "version", "expected 1, got 2"),
         (
             lambda: changed(path, documents=documents | {"more": ""}),
             "the file is damaged",
@@ -111,7 +111,7 @@ def test_a_manifest_of_something_else_is_refused(mix):
             "is stale",
         ),
         (lambda: path.write_bytes(path.read_bytes()[:100]), "is not valid JSON", again),
-        (lambda: changed(path, documents={"a": 1}), "expected text; got 1", again),
+        (lambda: changed(path, documents={"a": 1}), "expected text, got 1", again),
     ]
     before = {each: each.read_bytes() for each in (path, split)}
     for change, *words in rows:

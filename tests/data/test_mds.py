@@ -149,7 +149,7 @@ def test_indices_that_cannot_be_read(tmp_path):
         ("mds", {"column_encodings": ["int", "strr"]}, "did you mean 'str'"),
         ("mds", {"column_encodings": ["int", "ndarray:float33"]}, "ndarray:float33"),
         ("mds", {"format": "parquet"}, "(shards[0].format): ", "got 'parquet'"),
-        ("mds", {"version": 1}, "expected 2; got 1"),
+        ("mds", {"version": 1}, "expected 2, got 1"),
         (
             "mds",
             {"samples": 10**15},

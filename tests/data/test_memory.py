@@ -92,7 +92,7 @@ def test_what_is_no_collection_or_can_be_read_only_once_is_refused():
         "iterator": (partial(IterableSource, iter([1, 2])), ConfigError, *once),
         "generator": (partial(IterableSource, generate(3)), ConfigError, *once),
         "map": (partial(IterableSource, map(str, [1])), ConfigError, *once),
-        "number": (partial(IterableSource, 7), ConfigError, "nor iterable"),
+        "number": (partial(IterableSource, 7), ConfigError, "an iterable or a function"),
         "splits": (partial(HuggingFaceSource, splits), ConfigError, "train, test"),
         "stream": (partial(HuggingFaceSource, SHARDED), ConfigError, "IterableSource"),
         "no length": (partial(SequenceSource, iter("a")), ConfigError, "has no __len__"),

@@ -294,7 +294,8 @@ def test_spaces_around_the_name_of_a_column_are_refused(file, tmp_path):
     else:
         write(pa.table({" text ": ["a cat"]}), tmp_path / file)
     with pytest.raises(
-        DatasetError, match=f"{file}: there are spaces .* with the name 'text'"
+        DatasetError,
+        match=f"{file}: .* has spaces around it.*Rename the column to 'text'",
     ):
         get_val_dataset(tmp_path, split_part="train", batch_size=None)
 

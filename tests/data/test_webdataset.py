@@ -398,7 +398,7 @@ def test_a_wrong_record_is_an_error_with_its_place(tmp_path):
 
     short = {"bytes": 1, "index_crc32": 1, "headers_crc32": 2**32}
     rows = {
-        '{"version": 2}': "shards.json:1 (version): expected 1; got 2",
+        '{"version": 2}': "shards.json:1 (version): expected 1, got 2",
         '{"version": 1, "shards": {}}': "only .info.json has '0.tar'",
         json.dumps(
             {"version": 1, "shards": {"0.tar": short}}

@@ -78,7 +78,7 @@ class TestCosts:
                 "no column 'token'; did you mean 'tokens'",
             ),
             ({"level": lambda words: words}, ColumnError, "no column 'words'"),
-            ({"level": lambda: 1}, ConfigError, "a function that has parameters"),
+            ({"level": lambda: 1}, ConfigError, "a function whose parameters have"),
             (
                 {"level": 3},
                 ConfigError,
@@ -92,7 +92,7 @@ class TestCosts:
             (
                 {"global_batch_size": 0},
                 ConfigError,
-                r"BatchDataset: global_batch_size is a whole",
+                r"BatchDataset: global_batch_size must be a whole",
             ),
             (
                 {"global_batch_size": None},

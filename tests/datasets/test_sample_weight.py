@@ -231,7 +231,7 @@ def test_one_source_with_two_weights_is_read_for_both():
 
 @pytest.mark.parametrize("weight", [-1, float("nan"), float("inf"), "2", None, True])
 def test_what_is_no_weight(weight):
-    with pytest.raises(WeightError, match="SampleWeightDataset: weight is"):
+    with pytest.raises(WeightError, match="SampleWeightDataset: weight must be"):
         SampleWeightDataset(rows("a"), weight)
     by_function = SampleWeightDataset(rows("a"), lambda sample: weight)
     with pytest.raises(EncoderError, match=r"of sample 'a.*' by SampleWeightDataset"):

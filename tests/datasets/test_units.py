@@ -58,7 +58,7 @@ def test_states_of_other_shapes_are_refused():
             ConfigError,
             "unit must be 'samples', the name of a column",
         ),
-        ({"unit": lambda: 1}, ConfigError, "a function that has parameters"),
+        ({"unit": lambda: 1}, ConfigError, "a function whose parameters have"),
         ({"unit": lambda tokens: tokens - 9}, ColumnError, "must be a number > 0"),
         (
             {"unit": lambda tokens: tokens * np.nan},

@@ -51,14 +51,14 @@ def test_what_is_stored():
         (
             "image",
             stored[1].replace("8", "-8"),
-            "width.: expected greater than .*; got -8",
+            "width.: expected greater than .*, got -8",
         ),
         (
             "image",
             stored[1].replace("4", '"4"'),
-            "height.: expected an integer; got '4'",
+            "height.: expected an integer, got '4'",
         ),
-        ("av", '{"video_fps": NaN}', "video_fps.: expected a finite number; got nan"),
+        ("av", '{"video_fps": NaN}', "video_fps.: expected a finite number, got nan"),
         ("av", '{"length": 1}', "length.: Unexpected keyword argument"),
         ("av", "{", "is not JSON"),
         ("av", "[" * 100_000, "is not JSON"),

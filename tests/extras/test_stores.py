@@ -155,7 +155,7 @@ def test_names_that_are_not_there(shards, plain, lines):
     store = JsonlFileStore(lines)
     keys = ("12", "-1", "01", "1.txt", "٣", "", "9" * 30, "x")
     refused(store, "its keys are '0' to '11'", *keys)
-    with pytest.raises(ConfigError, match="keeps no media metadata"):
+    with pytest.raises(ConfigError, match="has no media metadata"):
         store.get_media_metadata("1")
 
 

@@ -249,12 +249,12 @@ def test_what_cannot_be_merged():
         (
             [T.RandomRotation(3), T.Resize(5)],
             image,
-            "one interpolation, got 'nearest' and",
+            "same interpolation, got 'nearest' and",
         ),
         (
             [T.RandomRotation(3, fill=1), T.RandomCrop(5)],
             image,
-            "one fill, got 1 and 0",
+            "same fill, got 1 and 0",
         ),
         ([ColorJitter()], image, r"ColorJitter cannot be merged.*before or after"),
         ([T.Resize(3, interpolation="lanczos")], image, "'lanczos' cannot be merged"),

@@ -77,7 +77,7 @@ def test_what_is_not_as_inferred_is_an_error_with_row_value_and_line(tmp_path):
         ),
         placeholders=(
             partial(read, places),
-            "1 images, and its turns have 2 placeholders",
+            "1 images, but its turns have 2 pl",
             write,
         ),
         turns=(

@@ -221,7 +221,7 @@ def test_what_is_refused(play):
         (
             lambda: as_torch_dataset([1, 2]),
             ConfigError,
-            "takes an energize Dataset; got list",
+            "needs an energize Dataset, got list",
         ),
     ):
         with pytest.raises(error, match=told):

@@ -128,7 +128,7 @@ def test_a_small_text_that_would_be_gigabytes_is_not_unpacked(states):
     dataset, (state, *_) = states["stream"]
     for field in ("config", "cursor"):
         began = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        with pytest.raises(StateError, match=f"'{field}' cannot be read.*is too large"):
+        with pytest.raises(StateError, match=f"'{field}' is damaged.*is too large"):
             loader_of(dataset).load_state_dict(changed_in(state, field, text))
         assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - began < 2**20  # KiB
     assert outcome(dataset, state | {"details": text}) == "StateError"

@@ -162,7 +162,7 @@ def test_two_who_decide_are_refused():
     with pytest.raises(ConfigError, match="Set one of the two"):
         energon.get_loader(DATASETS["indexed"], worker_config=config, on_error="skip")
     with pytest.raises(
-        ConfigError, match=r"global_error_handler is a function.*got 'log'"
+        ConfigError, match=r"global_error_handler must be a function, got 'log'"
     ):
         energon.WorkerConfig(global_error_handler="log")
 
@@ -696,14 +696,14 @@ def test_a_full_disk_is_an_error_that_says_so():
         ("{", "Expecting property"),
         ("[" * 10_000, "nested too deeply"),
         ("[]", "expected a mapping"),
-        ('{"dataset": 3}', "(dataset): expected text; got 3"),
+        ('{"dataset": 3}', "(dataset): expected text, got 3"),
         (
             '{"dataset": "a", "shard": null, "index": true, "reason": ""}',
-            "(index): expected an integer; got True",
+            "(index): expected an integer, got True",
         ),
         (
             '{"dataset": "a", "shard": null, "index": 1.5, "reason": ""}',
-            "(index): expected an integer; got 1.5",
+            "(index): expected an integer, got 1.5",
         ),
         (
             '{"dataset": "a", "shard": null, "index": 1}',

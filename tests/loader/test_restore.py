@@ -154,7 +154,7 @@ STREAM = FilterDataset(numbers(9), not_each_third)
 @pytest.mark.parametrize(
     ("dataset", "key", "message"),
     [
-        (numbers(5), None, r"restore key is .*got nothing"),
+        (numbers(5), None, r"restore key must be .*got nothing"),
         (numbers(5), (), "got ()"),
         (numbers(5), "energize", "got 'energize'"),
         (numbers(5), ("energize",), "got"),

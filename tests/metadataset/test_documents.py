@@ -113,7 +113,7 @@ data/x | | expected a dataset (a mapping with 'path')
 [{path: x}] | | expected a dataset
 {path: 7} | .path | expected text: a folder of samples
 {path: ''} | .path | expected text
-{path: x, subflavors: [1]} | .subflavors | expected a mapping; got [1]
+{path: x, subflavors: [1]} | .subflavors | expected a mapping, got [1]
 {path: x, dataset_config: [1]} | .dataset_config | expected text
 {path: x, aux: {a b: y}} | .aux | expected a mapping of names
 {path: x, aux: {a: 3}} | .aux | expected a mapping of names
@@ -137,7 +137,7 @@ data/x | | expected a dataset (a mapping with 'path')
 {blend: [{path: x, weight: {points: {5: 1, 4: 2}}}]} | .blend[0].weight | order
 {blend: [{path: x, weight: {interpolation: liner}}]} | .blend[0].weight.interpolation | 'linear'
 {scheme: blok, blend: [{path: a}]} | .scheme | did you mean 'block'
-{stop: never, blend: [{path: a}]} | .stop | 'all_exhausted'; got 'never'
+{stop: never, blend: [{path: a}]} | .stop | 'all_exhausted', got 'never'
 {temperature: -1, blend: [{path: a}]} | .temperature | expected a finite number
 {block_size: 0, blend: [{path: a}]} | .block_size | got 0
 {scheme: exact, block_size: 9, blend: [{path: a}]} | | block_size needs scheme: block
@@ -178,7 +178,7 @@ data/x | | expected a dataset (a mapping with 'path')
 {path: a, by: q} | | 'by' needs 'weights'
 {path: a, weights: {x: 1}} | | 'weights' and 'other' need the property 'by'
 {path: a, other: 1} | | 'weights' and 'other' need the property 'by'
-{path: a, by: q, weights: 3} | .weights | expected a mapping; got 3
+{path: a, by: q, weights: 3} | .weights | expected a mapping, got 3
 {path: a, by: q, weights: {}} | .weights | at least 1
 {path: a, by: q, weights: {x: -1}} | .weights.x | expected a finite number
 {path: a, by: q, weights: {x: {point: {0: 1}}}} | .weights.x.point | did you mean 'points
@@ -204,8 +204,8 @@ data/x | | expected a dataset (a mapping with 'path')
 {path: a, level: {cost: x}} | .level | global_batch_size is missing
 {path: a, level: {global_batch_size: 8}} | .level | set either 'cost'
 {path: a, level: {cost: x, field: y, global_batch_size: 8}} | .level | set either 'cost'
-{path: a, level: {field: x, global_batch_size: 8}} | .level | does not go with this cost
-{path: a, level: {cost: x, global_batch_size: 8, buffer_size: 9}} | .level | does not go
+{path: a, level: {field: x, global_batch_size: 8}} | .level | does not apply to this cost
+{path: a, level: {cost: x, global_batch_size: 8, buffer_size: 9}} | .level | does not apply
 {path: a, level: {cost: x, global_batch_size: 0}} | .level.global_batch_size | got 0
 {stages: []} | .stages | at least 1 item
 {stages: 3} | .stages | expected a list
@@ -313,11 +313,11 @@ DOCUMENTS = [
     ("a: 1\n---\nb: 1", "mix.yaml:2, column 1: invalid YAML: "),
     (
         HEAD.replace("set", "Set"),
-        "(__class__): expected 'MetadatasetV2'; got 'MetadataSetV2'; did",
+        "(__class__): expected 'MetadatasetV2', got 'MetadataSetV2'; did",
     ),
     (
         HEAD.replace("energize", "os"),
-        "(__module__): expected 'energize' or 'megatron.energon'; got",
+        "(__module__): expected 'energize' or 'megatron.energon', got",
     ),
     (
         "splits: {a: {path: x}}",
@@ -350,7 +350,7 @@ def test_files_that_are_no_text_of_people(tmp_path):
     for data, words in (
         (
             HEAD.encode() + "a: é".encode("latin-1"),
-            ": line 3: b'\\xe9': incomplete UTF-8 octet sequence; save ",
+            ": line 3: b'\\xe9': incomplete UTF-8 octet sequence. Save ",
         ),
         (
             b" " * (limits.YAML_BYTES + 1),
@@ -371,7 +371,7 @@ def test_files_that_are_no_text_of_people(tmp_path):
             get_train_dataset,
             r"'\S+loop' is a link to 'loop', .* the link, looked for \S+loop$",
         ),
-        (WebdatasetSource, "links on the way to it lead to one another"),
+        (WebdatasetSource, "links on the way to it, which lead to one another"),
     ):
         with pytest.raises(EnergizeError, match=words):
             read(

@@ -142,9 +142,9 @@ def test_a_damaged_cache_is_an_error(folder):
             as_file(np.savez, m=np.zeros((3, 2), int)),
             "is not a file of matches",
         ),
-        ("objects", as_file(np.save, np.array([{"a": 1}], dtype=object)), "delete it"),
-        ("others", as_file(np.save, np.full((3, 2), 99)), "delete it"),
-        ("floats", as_file(np.save, np.zeros((2, 3))), "delete it"),
+        ("objects", as_file(np.save, np.array([{"a": 1}], dtype=object)), "Delete it"),
+        ("others", as_file(np.save, np.full((3, 2), 99)), "Delete it"),
+        ("floats", as_file(np.save, np.zeros((2, 3))), "Delete it"),
         ("one bit", bytes(bit), "its name does not match its content"),
     ]:
         for each in caches:
@@ -178,7 +178,7 @@ def test_a_joiner_is_code_that_the_program_imported(folder):
             EnergizeError,
             ours,
             "__function__: no_sample",
-            "returns a sample, and returned a str",
+            "must return a sample, but returned a str",
         ),
     ]:
         key, value = name.split(": ")
@@ -198,10 +198,10 @@ def test_a_joiner_is_code_that_the_program_imported(folder):
 TABLE = "DROP TABLE samples; "
 ENDLESS = "CREATE VIEW samples AS WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i FROM n) "
 STATEMENTS = {
-    "DELETE FROM samples WHERE sample_key = '0003'": "of other shards",
-    "UPDATE samples SET tar_file_id = 7 WHERE sample_key = '0003'": "of other shards",
-    "UPDATE samples SET sample_index = 'x' WHERE sample_key = '0003'": "of other shards",
-    "UPDATE samples SET sample_index = 99 WHERE sample_key = '0003'": "of other shards",
+    "DELETE FROM samples WHERE sample_key = '0003'": "index.sqlite lists",
+    "UPDATE samples SET tar_file_id = 7 WHERE sample_key = '0003'": "index.sqlite lists",
+    "UPDATE samples SET sample_index = 'x' WHERE sample_key = '0003'": "index.sqlite lists",
+    "UPDATE samples SET sample_index = 99 WHERE sample_key = '0003'": "index.sqlite lists",
     TABLE: "samples",
     TABLE
     + ENDLESS

@@ -221,7 +221,7 @@ def test_settings_that_a_program_gives(mix, tmp_path):
     with pytest.raises(TypeError, match="unexpected keyword argument 'subflavor'"):
         get_train_dataset(file, batch_size=1, subflavor="a")
     for name, value in (("subset", "50%"), ("subflavors", "a"), ("split_config", 3)):
-        with pytest.raises(ConfigError, match=f"^{name}: expected .*; got {value!r}"):
+        with pytest.raises(ConfigError, match=f"^{name}: expected .*, got {value!r}"):
             get_train_dataset(tmp_path / "own", batch_size=1, **{name: value})
 
     class Own(TaskEncoder):

@@ -147,7 +147,9 @@ def test_padding_below_other_datasets_says_so():
 
 
 def test_sizes_of_batches():
-    with pytest.raises(ConfigError, match="ComposedDataset: batch_size is a whole"):
+    with pytest.raises(
+        ConfigError, match="ComposedDataset: batch_size must be a whole"
+    ):
         ComposedDataset(ListSource("a"), batch_size=0)
     assert list(map(len, padded(drop_last=True))) == [1] * 8
     assert list(map(len, padded(batch_size=2))) == [2] * 4 + [1] * 2

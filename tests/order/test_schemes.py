@@ -93,7 +93,7 @@ def test_what_cannot_be_made_is_named():
     for size in (0, -1, 2.5, True):
         faults[f"size {size!r}"] = (
             making("block", [1], block_size=size),
-            "block_size is a whole",
+            "block_size must be a whole",
         )
     check_faults(ConfigError, faults)
 

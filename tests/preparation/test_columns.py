@@ -217,7 +217,7 @@ def test_wrong_arguments(made, tmp_path):
         how: (partial(prepare_columns, made, {"a": how}), *told) for how, told in rows.items()
     } | {
         "none": (partial(prepare_columns, made, {}), "no columns to measure"),
-        "name": (partial(prepare_columns, made, {"a b": "size:txt"}), ColumnError, "column names are"),
+        "name": (partial(prepare_columns, made, {"a b": "size:txt"}), ColumnError, "column names must be"),
         "default": (partial(prepare_columns, made, {"tokens": "size:txt"}, defaults={"tokn": 1}),
                     "did you mean 'tokens'"),
         "folder": (partial(prepare_columns, tmp_path, {"a": "size:txt"}), NotPreparedError),

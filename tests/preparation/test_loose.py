@@ -639,7 +639,7 @@ TURNS = [{"from": "human", "value": "<image>?"}, {"from": "gpt", "value": "Yes."
 WRONG = {
     "no image": (
         {"conversations": TURNS},
-        "0 images, and its turns have 1 placeholders <image>",
+        "0 images, but its turns have 1 placeholders <image>",
     ),
     "no placeholder": (
         {"images": ["0.jpg"], "conversations": TURNS[1:]},
@@ -657,7 +657,7 @@ WRONG = {
     ),
     "no role": (
         {"conversations": [{"text": "Hi"}]},
-        "turn 0 is {'text': 'Hi'}: a turn is {from",
+        "turn 0",
     ),
     "calls": (
         {"conversations": [{"from": "gpt", "value": "", "tool_calls": [{"id": "f"}]}]},

@@ -161,7 +161,7 @@ def test_what_leaves_everything_as_it_was(tmp_path, shards):
             f"energize prepare {tmp_path / 'raw'}",
         ),
         (shards, "", ConfigError, "exactly one"),
-        (shards, ",", ConfigError, "GLOB needs patterns"),
+        (shards, ",", ConfigError, "patterns must be set for GLOB"),
     ):
         before = contents(shards)
         with pytest.raises(kind, match=words):

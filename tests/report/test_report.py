@@ -473,7 +473,7 @@ def test_it_is_shown_in_whatever_room_there_is(capsys, monkeypatch):
         ),
         (
             lambda: report_after(told(3, "a"), 1, ledger=Ledger(item_cost=str)),
-            "a number, 0 or",
+            "a number >= 0",
         ),
     ],
 )

@@ -62,7 +62,7 @@ def test_alone_it_says_where_it_stands_and_over_what():
     report = report_of_state(None, loader.state_dict())
     assert "After 7 items" in report.scope.title
     assert [row.name for row in report.rows] == ["all", "w", "c"]
-    assert "give the mix too" in str(report)
+    assert "Pass the mix too" in str(report)
 
 
 def test_a_stream_says_what_was_asked_for():

@@ -252,7 +252,7 @@ def test_what_is_wrong_with_an_encoder_is_told_when_a_dataset_is_made(folder):
 
     select = encoder_with(Words, select_samples_to_pack=yielding)
     group = encoder_with(Words, batch_group_criterion=yielding)
-    has_to = "must not be a generator function"
+    has_to = "is a generator function"
     lacks = ("no select_samples_to_pack and no pack_selected",)
     check_refusals(
         ConfigError,
@@ -444,7 +444,7 @@ def test_types_are_filled_by_name():
         {"keys": ["2"], "lengths": [9]},
     ]
     batch = ez.DefaultTaskEncoder(batch_type=Captions).batch
-    given = "Text needs the fields 'text', which a Captioning"
+    given = "Text needs the fields 'text', but a Captioning"
     check_refusals(
         ConfigError,
         {

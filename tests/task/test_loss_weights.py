@@ -456,7 +456,11 @@ def test_totals_of_weights_and_of_batches():
     text = ez.TextSample(__key__="a", text="b")
     check_refusals(
         ez.WeightError,
-        nothing=(lambda: ez.total_weight([]), ez.ConfigError, "there are no weights"),
+        nothing=(
+            lambda: ez.total_weight([]),
+            ez.ConfigError,
+            "the list of weights is empty",
+        ),
         row_None=(lambda: ez.total_weight([None, WEIGHTS]), "a NoneType"),
         a_sample=(lambda: ez.total_weight(text), "unknown number of samples"),
     )
