@@ -9,6 +9,7 @@ from collections.abc import Hashable, Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
+from multiprocessing.context import ForkProcess
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -43,6 +44,9 @@ from energize.task.decode import SampleDecoder
 from energize.task.types import type_faults
 
 _AT_ONCE = 32
+
+# Readings that processes may have begun, two for each.
+_IN_PROCESSES = 32
 """Samples that a process reads together."""
 
 _SHOWN = 3
@@ -231,25 +235,45 @@ def _lint_part(findings: Findings, name: str, part: IndexedDataset[Any]) -> None
         map_in_order(partial(_faults, part), starts, findings.by.num_workers)
     ) as results:
         for start in starts:
-            stop = min(start + _AT_ONCE, part.size)
             try:
                 faults = next(results)
             except PrepareError as reason:
-                raise PrepareError(
-                    f"the process that was reading samples {start} to {stop - 1} of "
-                    f"{name} was killed, by the system when memory is short or by the "
-                    "decoder of one of these samples. If memory is short, lower "
-                    "--parallel"
-                ) from reason
+                raise _killed(part, name, starts, start) from reason
             if isinstance(faults, Exception):
                 raise faults
             findings.add(faults)
             count += len(faults)
-            size += stop - start
+            size += min(_AT_ONCE, part.size - start)
             advance(size, min(part.size, len(starts) * _AT_ONCE))
     findings.samples += size
     result = counted(count, "fault") if count else "no faults"
     findings.console.write_line(f"{name}: {counted(size, 'sample')}, {result}")
+
+
+def _killed(
+    part: IndexedDataset[Any], name: str, starts: range, first: int
+) -> PrepareError:
+    """Return the error of a process that was killed, with the samples that kill it.
+
+    The samples that may have been read are read again, each few in a process of their
+    own: a decoder that crashes does so again.
+    """
+    pending = starts[starts.index(first) :][:_IN_PROCESSES]
+    for start in pending:
+        process = ForkProcess(target=_faults, args=(part, start), daemon=True)
+        process.start()
+        process.join()
+        if process.exitcode:
+            stop = min(start + _AT_ONCE, part.size)
+            return PrepareError(
+                f"the process that was reading samples {start} to {stop - 1} of {name} "
+                "was killed, and again when they were read alone. Correct or leave out "
+                "the sample whose decoder crashes"
+            )
+    return PrepareError(
+        f"a process that was reading {name} from sample {first} on was killed, perhaps "
+        "because memory is short. Lower --parallel"
+    )
 
 
 def _faults(part: IndexedDataset[Any], start: int) -> list[Fault]:

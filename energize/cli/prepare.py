@@ -139,11 +139,42 @@ class Measuring:
         }
 
 
+@dataclass(frozen=True)
+class Writing:
+    """Options of what is written to a folder, and of what may be replaced."""
+
+    dataset_yaml_name: Annotated[
+        str, Option(help="Name of the file with the sample type.")
+    ] = "dataset.yaml"
+    skip_dataset_yaml: Annotated[
+        bool, Option("--skip-dataset-yaml", help="Do not write a dataset.yaml.")
+    ] = False
+    sqlite: Annotated[
+        bool, Option(help="Write the index that joins and stores read.")
+    ] = True
+    tar_index_only: Annotated[
+        bool,
+        Option("--tar-index-only", help="Write the index of a prepared folder again."),
+    ] = False
+    fix_duplicates: Annotated[
+        bool, Option("--fix-duplicates", help="Rewrite shards that share keys.")
+    ] = False
+    force_overwrite: Annotated[
+        bool,
+        Option("--force-overwrite", help="Prepare a folder again without a prompt."),
+    ] = False
+    non_interactive: Annotated[
+        bool,
+        Option("--non-interactive", help="Never prompt: a missing option is an error."),
+    ] = False
+
+
 @takes("media", Media)
 @takes("by", Tasks)
 @takes("measuring", Measuring)
 @takes("splitting", Splitting)
-def prepare(  # noqa: PLR0913
+@takes("writing", Writing)
+def prepare(
     path: Annotated[
         Path,
         path_argument(
@@ -154,6 +185,7 @@ def prepare(  # noqa: PLR0913
     by: Tasks,
     splitting: Splitting,
     measuring: Measuring,
+    writing: Writing,
     *,
     sample_type: Annotated[str | None, Option(help=_TYPES)] = None,
     field_map: Annotated[
@@ -162,30 +194,6 @@ def prepare(  # noqa: PLR0913
             help=('Parts by field, as JSON: {"image": "jpg,png", "caption": "txt"}.')
         ),
     ] = None,
-    dataset_yaml_name: Annotated[
-        str, Option(help="Name of the file with the sample type.")
-    ] = "dataset.yaml",
-    skip_dataset_yaml: Annotated[
-        bool, Option("--skip-dataset-yaml", help="Do not write a dataset.yaml.")
-    ] = False,
-    sqlite: Annotated[
-        bool, Option(help="Write the index that joins and stores read.")
-    ] = True,
-    tar_index_only: Annotated[
-        bool,
-        Option("--tar-index-only", help="Write the index of a prepared folder again."),
-    ] = False,
-    fix_duplicates: Annotated[
-        bool, Option("--fix-duplicates", help="Rewrite shards that share keys.")
-    ] = False,
-    force_overwrite: Annotated[
-        bool,
-        Option("--force-overwrite", help="Prepare a folder again without a prompt."),
-    ] = False,
-    non_interactive: Annotated[
-        bool,
-        Option("--non-interactive", help="Never prompt: a missing option is an error."),
-    ] = False,
 ) -> None:
     """Index a folder of tar shards, and write its splits and its sample type.
 
@@ -196,7 +204,7 @@ def prepare(  # noqa: PLR0913
     console = Console()
     filtered = _media_filter(media)
     if filtered is not None:
-        _check_may_have_media(path, by, tar_index_only=tar_index_only)
+        _check_may_have_media(path, by, tar_index_only=writing.tar_index_only)
     measured = measuring.arguments
     if not is_folder(path):
         _check_file(path, by, measured["columns"])
@@ -206,26 +214,26 @@ def prepare(  # noqa: PLR0913
         "sample_type": sample_type,
         "field_map": None if field_map is None else parse_field_map(field_map),
     }
-    writes_index = force_overwrite or tar_index_only
+    writes_index = writing.force_overwrite or writing.tar_index_only
     if _only_measures(path, measuring, by, choices, writes_index=writes_index):
         _check_only_measured(path, (*choices.values(), filtered))
         _add(console, path, by.run(console), measured)
         return
-    choices["overwrite"] = force_overwrite
-    if not tar_index_only and by.task is None:
-        typed = not skip_dataset_yaml
-        is_interactive = not (non_interactive or by.on == "slurm")
+    choices["overwrite"] = writing.force_overwrite
+    if not writing.tar_index_only and by.task is None:
+        typed = not writing.skip_dataset_yaml
+        is_interactive = not (writing.non_interactive or by.on == "slurm")
         _complete(console, path, choices, typed=typed, is_interactive=is_interactive)
     by = by.run(console)
     report = index.prepare(
         path,
         **choices,
         **measured,
-        dataset_yaml=dataset_yaml_name,
+        dataset_yaml=writing.dataset_yaml_name,
         shuffle_shards=splitting.shuffle_tars,
-        sqlite=sqlite or filtered is not None,
-        tar_index_only=tar_index_only,
-        fix_duplicates=fix_duplicates,
+        sqlite=writing.sqlite or filtered is not None,
+        tar_index_only=writing.tar_index_only,
+        fix_duplicates=writing.fix_duplicates,
         **by.arguments("Indexing shards"),
     )
     show_report(console, report, by, "Indexed {} in {}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import cached_property, lru_cache, partial
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -13,7 +13,7 @@ import numpy.typing as npt
 from energize.core.arrays import Int64Array
 from energize.core.costs import ItemCost
 from energize.core.dataset import Dataset
-from energize.core.node import NodeTraits, StreamTraits
+from energize.core.node import MixTraits, NodeTraits, StreamTraits
 from energize.core.stream import LaneReader, LaneStream, Opening
 from energize.datasets.mixed_streams import (
     BeginSlots,
@@ -89,9 +89,14 @@ class MultiplexedDataset(Dataset[T_co]):
             **costs,
         )
 
-    traits = NodeTraits(stream=StreamTraits(divisible=False))
     indexed = False
     sized = False
+
+    @cached_property
+    def traits(self) -> NodeTraits:
+        return NodeTraits(
+            stream=StreamTraits(divisible=False), mix=MixTraits(unit=self.unit)
+        )
 
     def open_pass(self, opening: Opening) -> LaneStream[T_co]:
         begin: BeginSlots = partial(SchemeSlots, self.slots)

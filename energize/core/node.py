@@ -173,12 +173,16 @@ class MixTraits:
         neutral: Names of parameters, besides functions, that do not affect which
             samples come. A saved state may be loaded after they change.
         phases: The consecutive phases of the order; None if it has no phases.
+        unit: The unit of the shares, such as the name of a column; None for items.
+        ends_by_weights: Whether the weights decide where an epoch ends.
     """
 
     shares_sources: bool = False
     unread_inputs: tuple[int, ...] = ()
     neutral: tuple[str, ...] = ()
     phases: Phases | None = None
+    unit: Any = None
+    ends_by_weights: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -137,9 +137,8 @@ class Source(IndexedDataset[T_co]):
         if name not in self._column_cache and name not in self.column_names:
             listed = ", ".join(self.column_names) or "none"
             raise ColumnError(
-                f"{self.name} has no column "
-                f"{name!r}"
-                f"{nearest(name, self.column_names) or '.'} Its columns: {listed}. "
+                f"{self.name} has no column {name!r}"
+                f"{nearest(name, self.column_names) or '.'} Its columns are {listed}. "
                 f"{self.indexing_hint(name)}"
             )
         if name not in self._column_cache:

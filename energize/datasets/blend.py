@@ -277,6 +277,8 @@ class BlendDataset(MixDataset[T_co]):
             # Lanes of a blend of unknown length find its end by reading all of it.
             stream=StreamTraits(divisible=self.sized),
             mix=MixTraits(
+                unit=self.unit,
+                ends_by_weights=not self.is_endless,
                 unread_inputs=tuple(unread),
                 neutral=("given_names", "targets", "max_correction"),
             ),

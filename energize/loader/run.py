@@ -417,7 +417,7 @@ class _MarkedStream(LaneStream[T]):
 
 def check_goes_on(dataset: Any, named: NamedBlend) -> None:
     """Raise `ConfigError` for a blend that ends or repeats its first slots."""
-    if not getattr(named.blend, "is_endless", True):
+    if named.blend.traits.mix.ends_by_weights:
         raise ConfigError(
             f"{named.label} ends (by stop={named.blend.stop!r} or max_epochs), and the "
             "end of its epochs depends on its weights, so they cannot change. Use "

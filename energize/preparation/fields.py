@@ -140,7 +140,7 @@ def check_choice(sample_type: str | None, field_map: Mapping[str, str] | None) -
     if sample_type not in SAMPLE_TYPE_NAMES:
         raise ConfigError(
             f"sample type {sample_type!r} is not "
-            f"known{nearest(sample_type, SAMPLE_TYPE_NAMES)}. Known types: "
+            f"known{nearest(sample_type, SAMPLE_TYPE_NAMES) or '.'} Known types: "
             f"{', '.join(SAMPLE_TYPE_NAMES)}"
         )
     if field_map is not None:

@@ -176,7 +176,7 @@ def new_database(
             database.commit()
     except sqlite3.Error as reason:
         raise PrepareError(
-            f"{final} cannot be written: {reason}. Free some space. If the file is "
+            f"{final} cannot be written: {reason}. Make room on that disk. If the file is "
             "damaged, write it again with "
             "`energize prepare --tar-index-only --sqlite`"
         ) from reason

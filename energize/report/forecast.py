@@ -414,7 +414,7 @@ def measure_of(dataset: Dataset[Any]) -> ColumnCost | None:
         >>> measure_of(BlendDataset((words, 1), unit="words"))
         ColumnCost(cost='words')
     """
-    units = [getattr(blend, "unit", None) for blend in _outermost(dataset)]
+    units = [blend.traits.mix.unit for blend in _outermost(dataset)]
     are_equal = bool(units) and all(blend == units[0] for blend in units)
     return units[0] if are_equal and isinstance(units[0], ColumnCost) else None
 
@@ -427,7 +427,7 @@ def _outermost(dataset: Dataset[Any]) -> list[BlendDataset[Any]]:
 
 
 def _unit_name(blend: BlendDataset[Any]) -> str:
-    unit = getattr(blend, "unit", None)
+    unit = blend.traits.mix.unit
     if unit is None:
         return BATCHES if any(map(_batched, blend.inputs)) else SAMPLES
     cost = getattr(unit, "cost", unit)
@@ -544,7 +544,7 @@ def _requested_rows(
         shares = shares_of(
             items_between(level, begun.get(level.path), ended.get(level.path))
         )
-    elif getattr(level.mix, "unit", None) == measure:
+    elif level.traits.unit == measure:
         shares = requested_shares(level, begun.get(level.path), ended.get(level.path))
         if shares is not None and measure is None:
             starts = [part.rows.start - level.rows.start for part in level.parts]
@@ -585,8 +585,8 @@ def spent_until(
     begun = spans(levels, 0)
     costs = []
 
-    def counts(mix: Any) -> bool:
-        return getattr(mix, "unit", None) == measure
+    def counts(level: MixLevel) -> bool:
+        return bool(level.traits.unit == measure)
 
     for point in points.tolist():
         spent = cast("Int64Array", places.planned(point)) * means

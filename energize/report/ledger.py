@@ -172,14 +172,14 @@ class Book:
             return ColumnCost(self._settings.cost)
         if self._settings.item_cost is not None:
             return None
-        units = (getattr(source.mix, "unit", None) for source in self.levels.walk())
+        units = (level.traits.unit for level in self.levels.walk())
         return next(
             (source for source in units if isinstance(source, ColumnCost)), None
         )
 
-    def counts(self, mix: Any) -> bool:
-        """Return whether a mix weighs the cost that is counted."""
-        unit = getattr(mix, "unit", None)
+    def counts(self, level: levels.MixLevel) -> bool:
+        """Return whether the mix of a level weighs the cost that is counted."""
+        unit = level.traits.unit
         by_item = isinstance(unit, ItemCost) and self._settings.item_cost is not None
         return unit is not None and (by_item or unit == self._column)
 
@@ -537,7 +537,7 @@ def _by_row(
         if name not in names:
             raise ConfigError(
                 f"{caller}: no source is named "
-                f"{str(name)[:80]!r}{nearest(str(name), names)}. The sources are "
+                f"{str(name)[:80]!r}{nearest(str(name), names) or '.'} The sources are "
                 f"{some(names)}"
             )
         if value is None:

@@ -18,7 +18,7 @@ import numpy as np
 from energize.core import tree
 from energize.core.arrays import BoolArray, FloatArray, Int64Array, rows_by_value
 from energize.core.dataset import Dataset, IndexedDataset
-from energize.core.node import Origin, SourceNode
+from energize.core.node import MixTraits, Origin, SourceNode
 from energize.core.reader import ItemOrigin
 from energize.core.trace import (
     Trace,
@@ -89,6 +89,11 @@ class MixLevel:
     def name(self) -> str:
         """Name on its level; empty for the whole."""
         return self.path[-1] if self.path else ""
+
+    @property
+    def traits(self) -> MixTraits:
+        """How the mix combines the parts; the default for a source."""
+        return MixTraits() if self.mix is None else self.mix.traits.mix
 
     def opened_in(self, owner: MixLevel) -> bool:
         """Return whether the level is a blend that is merged into that of `owner`."""
@@ -404,7 +409,7 @@ def spend(
     spent: FloatArray,
     begun: Spans,
     ended: Spans,
-    counts: Callable[[Any], bool],
+    counts: Callable[[MixLevel], bool],
     *,
     costs: bool,
 ) -> BoolArray:
@@ -417,7 +422,7 @@ def spend(
         spent: Costs or numbers of samples of each row; changed in place.
         begun: Items of each mix at the start.
         ended: Items of each mix at the end.
-        counts: Returns whether a mix weighs the cost that is counted.
+        counts: Returns whether the mix of a level weighs the cost that is counted.
         costs: Whether `spent` has costs. If not, rows of inner mixes are final and are
             not scaled again.
 
@@ -426,7 +431,7 @@ def spend(
     """
     is_scaled = np.zeros(len(spent), dtype=np.bool_)
     for node in level.walk()[::-1]:  # parts before what they are parts of
-        if counts(node.mix) and node.path in ended:
+        if counts(node) and node.path in ended:
             costs_of_parts = spent_by(node, ended[node.path]) - spent_by(
                 node, begun[node.path]
             )

@@ -185,7 +185,7 @@ def _reasons(
     if parts.shares.planned is None:
         if parts.lost:
             yield "samples were skipped or failed"
-        elif node is None and not getattr(parts.level.mix, "is_endless", True):
+        elif node is None and parts.level.traits.ends_by_weights:
             short = np.flatnonzero(
                 total * parts.shares.requested - parts.units > tolerance
             )
@@ -429,7 +429,7 @@ class ReportBuilder:
             levels.spent_by(level, stop) - levels.spent_by(level, start)
         )
         delivered = None
-        if self.book.counts(level.mix):
+        if self.book.counts(level):
             delivered = levels.shares_of(sums[:, COST])
         unit = self.book.cost_name or "cost"
         return _Parts(level, above, _PartShares(unit, requested, planned, delivered))
@@ -441,7 +441,7 @@ class ReportBuilder:
         stop = self.stops.get(level.path)
         requested = levels.requested_shares(level, start, stop)
         sums = np.array([self._sum(part) for part in level.parts])
-        if getattr(level.mix, "unit", None) is not None:
+        if level.traits.unit is not None:
             return self._parts_by_cost(level, above, requested, sums)
         units, single, is_exact = self._units(level, above, self.rows)
         of_order = (

@@ -467,12 +467,11 @@ class ProcessorTaskEncoder(TaskEncoder[Any, Any, Any, Any]):
         content = message["content"]
         in_parts = self.processor is not self.tokenizer
         if is_lost or (in_parts and content and str(content) in text):
-            expected = "list of parts" if in_parts else "text, but parts"
+            refused = "a list of parts" if in_parts else "text, only parts"
             raise DataError(
                 f"{self._template_name()} does not write the text of turn {number}, "
                 f"{turn.role!r}, given as {content!r:.80}: it does not support this "
-                "role, or does not accept "
-                f"{expected}"
+                f"role, or does not accept {refused}"
             )
 
     def _keys_to_write(self, message: Any, *, whole: bool) -> Iterator[str]:
@@ -941,13 +940,11 @@ class ImageClassificationTaskEncoder(TaskEncoder[Any, Any, Any, Any]):
             raise DataError("the sample has no label")
         if isinstance(label, str):
             if label not in self.classes:
-                names = (
-                    f"{', '.join(self.classes) or 'none'}{nearest(label, self.classes)}"
-                )
+                names = ", ".join(self.classes) or "none"
                 raise ConfigError(
-                    f"the class {label!r} is not in classes={names}. Pass the names of "
-                    "all classes, by number, to "
-                    "ImageClassificationTaskEncoder(classes=[...])"
+                    f"the class {label!r} is not in classes={names}"
+                    f"{nearest(label, self.classes) or '.'} Pass the names of all "
+                    "classes, by number, to ImageClassificationTaskEncoder(classes=[...])"
                 )
             label = self.classes.index(label)
         if label != int(label) or not 0 <= label < (len(self.classes) or math.inf):

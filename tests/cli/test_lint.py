@@ -196,7 +196,7 @@ def test_a_process_that_dies_is_an_error_that_names_its_samples(tmp_path):
         "--import", "dies", "lint", folder, "--dataset-config", "deadly.yaml", "--parallel", 2,
         code=1, cwd=tmp_path,
     )  # fmt: skip
-    assert f"samples 160 to 191 of {folder} [train] was killed" in errors
+    assert f"samples 160 to 191 of {folder} [train] was killed, and again" in errors
 
 
 def test_loose_files_are_looked_at_as_they_are(tmp_path):

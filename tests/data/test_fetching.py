@@ -395,12 +395,12 @@ REFUSED = {
     "403 SignatureDoesNotMatch": (
         errno.EACCES,
         "(SignatureDoesNotMatch)",
-        "correct them",
+        "Correct them",
     ),
     "400 ExpiredToken": (errno.EACCES, "the credentials have expired. Renew them"),
     "400 400": (
         errno.EACCES,
-        "credentials have expired",
+        "renew expired credentials",
         "another region",
     ),  # as for HEAD
     "301 PermanentRedirect": (errno.EACCES, "another region", "or set AWS_REGION"),
@@ -465,7 +465,7 @@ def test_what_a_store_refuses_is_told_in_words(place, monkeypatch, caplog):
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name)
         found, text = refusal(lambda: fetching.stat(f"{url}/a.tar"))
-        assert (found, "set AWS_ACCESS_KEY_ID" in text) == (errno.ENOKEY, True), text
+        assert (found, "Set AWS_ACCESS_KEY_ID" in text) == (errno.ENOKEY, True), text
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
     assert fetching.stat(f"{url}/a.tar").size == len(BODY)

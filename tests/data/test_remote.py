@@ -434,7 +434,7 @@ def test_what_a_store_refuses_is_no_damaged_sample(tmp_path, monkeypatch):
         with loader_of(dataset) as loader:
             take(loader, 2)
             set_faults(url, answer="400 ExpiredToken", to="bucket/photos/1")
-            with pytest.raises(ShardError, match=r"credentials have expired"):
+            with pytest.raises(ShardError, match=r"expired credentials"):
                 take(loader, 40)
             assert loader.failures.count < 2
 

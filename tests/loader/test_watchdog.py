@@ -137,7 +137,8 @@ def sockets() -> list[int]:
 def writes_everywhere(number: int) -> int:
     if number == AT:
         for descriptor in sockets():
-            os.write(descriptor, b"\0what belongs to a log, say")
+            with suppress(OSError):  # one whose other end is closed
+                os.write(descriptor, b"\0what belongs to a log, say")
         time.sleep(60)
     return number
 

@@ -443,13 +443,13 @@ REFUSED = {
     "a template of texts, given parts": (
         lambda: ProcessorTaskEncoder(llava(TURNS_OF_TEXT)),
         talk(3),
-        "turn 0, 'user', given as [{'type': 'text', 'text': 'what ?'}]: it knows no such role, or "
-        "takes no list of parts",
+        "turn 0, 'user', given as [{'type': 'text', 'text': 'what ?'}]: it does not support this role, or "
+        "does not accept a list of parts",
     ),
     "a template of parts, given texts": (
         lambda: ProcessorTaskEncoder(tokenizer(TURNS.replace("BODY", PIECES))),
         talk(3),
-        "turn 0, 'user', given as 'what ?': it knows no such role, or takes no text, but parts",
+        "turn 0, 'user', given as 'what ?': it does not support this role, or does not accept ",
     ),
     "a role that the template leaves out": (
         lambda: ProcessorTaskEncoder(
@@ -527,7 +527,7 @@ REFUSED = {
     "an unknown class": (
         lambda: ImageClassificationTaskEncoder(8, classes=["cat", "dog"]),
         ImageClassificationSample(__key__="0", image=picture(), label="dg"),
-        "not one of classes=cat, dog; did you mean 'dog'?",
+        "is not in classes=cat, dog; did you mean 'dog'?",
     ),
     **{
         f"the class {label}": (
