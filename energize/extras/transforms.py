@@ -133,8 +133,8 @@ def _mapper(transform: Any) -> TransformMapper[Any]:
     name = type(transform).__name__
     raise ConfigError(
         f"{name} cannot be merged (supported: "
-        f"{', '.join(_MAPPERS)}){nearest(name, list(_MAPPERS)) or '.'} Apply it before or "
-        "after MergeTransform, or extend CustomTransform"
+        f"{', '.join(_MAPPERS)}){nearest(name, list(_MAPPERS)) or '.'} Apply it "
+        "before or after MergeTransform, or extend CustomTransform"
     )
 
 

@@ -176,8 +176,8 @@ def new_database(
             database.commit()
     except sqlite3.Error as reason:
         raise PrepareError(
-            f"{final} cannot be written: {reason}. Make room on that disk. If the file is "
-            "damaged, write it again with "
+            f"{final} cannot be written: {reason}. Make room on that disk. If the file "
+            "is damaged, write it again with "
             "`energize prepare --tar-index-only --sqlite`"
         ) from reason
 

@@ -944,7 +944,8 @@ class ImageClassificationTaskEncoder(TaskEncoder[Any, Any, Any, Any]):
                 raise ConfigError(
                     f"the class {label!r} is not in classes={names}"
                     f"{nearest(label, self.classes) or '.'} Pass the names of all "
-                    "classes, by number, to ImageClassificationTaskEncoder(classes=[...])"
+                    "classes, by number, to "
+                    "ImageClassificationTaskEncoder(classes=[...])"
                 )
             label = self.classes.index(label)
         if label != int(label) or not 0 <= label < (len(self.classes) or math.inf):
