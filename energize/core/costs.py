@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeAlias
@@ -16,6 +16,7 @@ from energize.core.arrays import FloatArray, Int64Array, rows_by_value
 from energize.core.call import call_without_draws
 from energize.core.checks import real_number
 from energize.core.dataset import IndexedDataset
+from energize.core.description import described, function_name
 from energize.core.node import SourceNode
 from energize.core.records import fields_of, is_record
 from energize.errors import ColumnError, ConfigError, NotIndexedError, nearest
@@ -79,6 +80,12 @@ class ColumnCost:
         named = isinstance(self.cost, str)
         return {"column": self.cost} if named else {"columns": list(self.columns)}
 
+    def identify(self) -> dict[str, Any]:
+        """Return the names of the columns and of a function as JSON."""
+        if isinstance(self.cost, str):
+            return self.describe()
+        return {**self.describe(), "function": described(self.cost)}
+
     def check(self, source: SourceNode[Any]) -> None:
         """Raise `ColumnError` if a source lacks a column, or has words in it."""
         self._values(source)
@@ -98,8 +105,19 @@ class ColumnCost:
             np.float64, copy=False
         )
 
-    def of_samples(self, source: SourceNode[Any], index: Int64Array) -> FloatArray:
-        """Return the costs of samples of a source: float64 of the shape of `index`."""
+    def of_samples(
+        self, source: SourceNode[Any], index: Int64Array, *, allow_zero: bool = False
+    ) -> FloatArray:
+        """Return the costs of samples of a source: float64 of the shape of `index`.
+
+        Args:
+            source: The source.
+            index: The samples.
+            allow_zero: Whether a cost may be 0, as one of several.
+
+        Raises:
+            ColumnError: If a cost is not finite and above 0.
+        """
         values = {name: column[index] for name, column in self._values(source).items()}
         if isinstance(self.cost, str):
             result = values[self.cost]
@@ -116,11 +134,13 @@ class ColumnCost:
                 f"{len(index)} numbers, but {self.cost!r} returned one of shape "
                 f"{costs.shape}"
             )
-        wrong = np.flatnonzero(~(np.isfinite(costs) & (costs > 0)))
+        valid = costs >= 0 if allow_zero else costs > 0
+        wrong = np.flatnonzero(~(np.isfinite(costs) & valid))
         if len(wrong):
             at = int(wrong[0])
+            least = "number >= 0" if allow_zero else "number > 0"
             raise ColumnError(
-                f"{source.where(int(index[at]))}: its cost must be a number > 0, got "
+                f"{source.where(int(index[at]))}: its cost must be a {least}, got "
                 f"{costs[at]:g} by "
                 f"{self.cost if isinstance(self.cost, str) else self.columns!r}. "
                 "Measure the column again, or pass a function that adds a constant, "
@@ -153,6 +173,174 @@ class ColumnCost:
             name: parameter.default is parameter.empty
             for name, parameter in named.items()
         }
+
+
+MOST_COSTS = 8
+"""Maximum number of costs that are levelled at once."""
+
+_FIRST = 4096
+"""Samples of each source that are searched for a cost above 0 before all others."""
+
+
+@dataclass(frozen=True)
+class ColumnCosts:
+    """Several costs of items of indexed datasets, levelled at once.
+
+    A sample may have no cost of one kind: a text has no patches. At least one of its
+    costs is above 0.
+
+    Args:
+        costs: The costs.
+        importance: The importance of each cost.
+
+    Raises:
+        ColumnError: Later, if a source lacks a column, a cost is not finite and at
+            least 0, all costs of a sample are 0, or a cost is 0 for all samples.
+
+    Example:
+        >>> from energize import ListSource
+        >>> columns = {"tokens": [2, 1, 3], "patches": [0, 9, 4]}
+        >>> samples = ListSource("abc", columns=columns)
+        >>> costs = level_costs({"tokens": 1, "patches": 0.3})
+        >>> costs.of(samples, np.arange(3)).tolist()
+        [[2.0, 1.0, 3.0], [0.0, 9.0, 4.0]]
+    """
+
+    costs: tuple[ColumnCost, ...]
+    importance: tuple[float, ...]
+
+    def identify(self) -> list[dict[str, Any]]:
+        """Return the costs and their importance as JSON."""
+        return [
+            {**cost.identify(), "importance": importance}
+            for cost, importance in zip(self.costs, self.importance, strict=True)
+        ]
+
+    def check(self, sources: Sequence[SourceNode[Any]]) -> None:
+        """Raise `ColumnError` for a missing column, or a cost that is always 0."""
+        for cost in self.costs:
+            for source in sources:
+                cost.check(source)
+            if not _is_used(cost, sources):
+                raise ColumnError(
+                    f"the cost {_label(cost)} is 0 for all samples of "
+                    f"{', '.join(source.name for source in sources[:3])}, so it "
+                    "cannot be levelled. Remove it, or measure the column again"
+                )
+
+    def of(self, dataset: IndexedDataset[Any], positions: Int64Array) -> FloatArray:
+        """Return the costs of items: float64, shape (num_costs, num_positions)."""
+        refs = dataset.refs(np.asarray(positions, dtype=np.int64))
+        costs = np.zeros((len(self.costs), len(refs)), dtype=np.float64)
+        for number, rows in rows_by_value(refs.source):
+            costs[:, rows] = self._of_samples(dataset.sources[number], refs.index[rows])
+        return np.array(
+            [np.bincount(refs.item, row, len(positions)) for row in costs],
+            dtype=np.float64,
+        )
+
+    def _of_samples(self, source: SourceNode[Any], index: Int64Array) -> FloatArray:
+        costs = np.array(
+            [cost.of_samples(source, index, allow_zero=True) for cost in self.costs]
+        )
+        free = np.flatnonzero(~costs.any(axis=0))
+        if len(free):
+            raise ColumnError(
+                f"{source.where(int(index[free[0]]))}: one of its costs must be > 0, "
+                f"got 0 by {', '.join(map(_label, self.costs))}. Measure the columns "
+                "again, or pass a function that adds a constant, such as "
+                "lambda tokens: tokens + 1"
+            )
+        return costs
+
+
+LevelCost: TypeAlias = (
+    Cost | ColumnCost | ColumnCosts | Mapping[Any, float] | Sequence[Cost | ColumnCost]
+)
+"""A cost, a list of costs, or a dict of costs and the importance of each."""
+
+
+def _is_used(cost: ColumnCost, sources: Sequence[SourceNode[Any]]) -> bool:
+    """Return whether any sample of the sources has a cost above 0."""
+    parts = [
+        (source, 0, min(source.count, _FIRST)) for source in sources if source.count
+    ]
+    parts += [
+        (source, start, min(start + _FIRST**2, source.count))
+        for source in sources
+        for start in range(_FIRST, source.count, _FIRST**2)
+    ]
+    return any(
+        cost.of_samples(source, np.arange(start, stop), allow_zero=True).any()
+        for source, start, stop in parts
+    )
+
+
+def _label(cost: ColumnCost) -> str:
+    """Return the name of a column or function, for messages."""
+    return repr(cost.cost if isinstance(cost.cost, str) else function_name(cost.cost))
+
+
+def level_costs(cost: LevelCost, owner: str = "level") -> ColumnCost | ColumnCosts:
+    """Return the argument of a level as a cost, or as several.
+
+    A list or dict with a single cost is this cost.
+
+    Args:
+        cost: A cost, a list of costs, or a dict of costs and the importance of each.
+        owner: The name of the dataset or key, for messages.
+
+    Raises:
+        ConfigError: For no costs, repeated costs, costs of items, or an importance
+            that is not finite and above 0.
+
+    Example:
+        >>> level_costs(["tokens"])
+        ColumnCost(cost='tokens')
+    """
+    if isinstance(cost, ColumnCost | ColumnCosts):
+        return cost
+    if isinstance(cost, str) or not isinstance(cost, Mapping | Sequence):
+        return ColumnCost(cost)
+    if not 0 < len(cost) <= MOST_COSTS:
+        raise ConfigError(
+            f"{owner}: 1 to {MOST_COSTS} costs can be levelled at once, got "
+            f"{len(cost)}. Name the columns that ranks wait for, such as "
+            "{'tokens': 1, 'patches': 0.3}"
+        )
+    weights = list(cost.values()) if isinstance(cost, Mapping) else [1.0] * len(cost)
+    costs = tuple(_column_cost(entry, owner) for entry in cost)
+    importance = tuple(
+        _importance(weight, entry, owner)
+        for weight, entry in zip(weights, costs, strict=True)
+    )
+    for number, entry in enumerate(costs):
+        if entry in costs[:number]:
+            raise ConfigError(
+                f"{owner}: the cost {_label(entry)} is listed twice. Remove one, or "
+                "set its importance in a dict of costs"
+            )
+    return costs[0] if len(costs) == 1 else ColumnCosts(costs, importance)
+
+
+def _column_cost(cost: Any, owner: str) -> ColumnCost:
+    if isinstance(cost, ItemCost):
+        raise ConfigError(
+            f"{owner}: several costs must be known from columns, got {cost!r}. Name "
+            "columns, or pass this ItemCost alone"
+        )
+    return cost if isinstance(cost, ColumnCost) else ColumnCost(cost)
+
+
+def _importance(value: object, cost: ColumnCost, owner: str) -> float:
+    number = real_number(value)
+    importance = math.nan if number is None else float(number)
+    if not (math.isfinite(importance) and importance > 0):
+        raise ConfigError(
+            f"{owner}: the importance of {_label(cost)} must be a finite number > 0, "
+            f"got {value!r}. Remove a cost that does not matter"
+        )
+    return importance
 
 
 _OWNER = "ItemCost"

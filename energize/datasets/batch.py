@@ -21,7 +21,7 @@ from energize.core.checks import (
     checked_function,
     raised_as,
 )
-from energize.core.costs import ColumnCost, Cost
+from energize.core.costs import LevelCost
 from energize.core.dataset import Dataset, IndexedDataset
 from energize.core.description import function_name, generates
 from energize.core.failures import Failed
@@ -83,9 +83,10 @@ class BatchDataset(IndexedDataset[T_batch_co]):
         batch_size: Samples of a batch.
         batcher: Makes a batch of a list of samples.
         drop_last: Whether a short last batch is dropped.
-        level: Cost of a sample: a column of the sources or a function of columns.
-            Within each global batch, samples are distributed so that batches cost about
-            the same, see `LevelDataset`. Requires `global_batch_size`.
+        level: Cost of a sample: a column of the sources or a function of columns, or
+            several costs as a list or a dict with the importance of each. Within each
+            global batch, samples are distributed so that batches cost about the same,
+            see `LevelDataset`. Requires `global_batch_size`.
         global_batch_size: Samples of a global batch. Only with `level`; for gradient
             accumulation alone, use the argument of `get_loader`.
         worker_config: Seeds the order by its `seed_offset`; passed to `get_loader`.
@@ -126,7 +127,7 @@ class BatchDataset(IndexedDataset[T_batch_co]):
         batcher: Callable[[list[T_in]], T_batch_co | Iterator[T_batch_co]],
         *,
         drop_last: bool = False,
-        level: Cost | ColumnCost | None = None,
+        level: LevelCost | None = None,
         global_batch_size: int | None = None,
         worker_config: WorkerConfig | None = None,
         **ignored: Any,

@@ -16,9 +16,14 @@ from energize.core import tree
 from energize.core.arrays import Int64Array, rows_by_value
 from energize.core.call import Call
 from energize.core.checks import checked_batch_size, checked_whole
-from energize.core.costs import ColumnCost, Cost, ItemCost
+from energize.core.costs import (
+    ColumnCost,
+    ColumnCosts,
+    ItemCost,
+    LevelCost,
+    level_costs,
+)
 from energize.core.dataset import Dataset, IndexedDataset
-from energize.core.description import described
 from energize.core.failures import Failed
 from energize.core.lanes import WorkerConfig
 from energize.core.node import INFINITE, NodeTraits, Routes, Span, StreamTraits
@@ -30,7 +35,7 @@ from energize.core.trace import (
 )
 from energize.datasets.rounds import RoundItem, RoundsDataset, Step, alone, keyed_by
 from energize.errors import ConfigError, NotIndexedError
-from energize.order.cost import levelled
+from energize.order.level import levelled, levelled_by_several
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -153,6 +158,10 @@ class LevelDataset(IndexedDataset[T_co]):
     dominates its micro batch. A short global batch at the end of an epoch is levelled,
     too; its samples that fill no micro batch stay last.
 
+    With several costs, such as those of an encoder and a language model, the maximum of
+    each is brought close to its mean, see `levelled_by_several`. A sample may cost 0 by
+    some of them.
+
     `cost` can be changed when a run resumes between two global batches. Within a global
     batch, neither `cost` nor the columns may change, as samples would be repeated.
 
@@ -162,12 +171,16 @@ class LevelDataset(IndexedDataset[T_co]):
         global_batch_size: Samples of a global batch; a multiple of `batch_size`.
         cost: The name of a column of the sources, such as "tokens", or a function of
             columns, such as `lambda width, height: width * height / 196` or
-            `attention_cost`. A parameter with a default is an optional column.
+            `attention_cost`. A parameter with a default is an optional column. Several
+            costs are a list, or a dict with the importance of each, above 0:
+            `{"tokens": 1, "patches": 0.3}`. A cost of half the importance may deviate
+            twice as far from its mean.
         worker_config: Seeds the order by its `seed_offset`; passed to `get_loader`.
 
     Raises:
-        ConfigError: If the sizes do not divide.
-        ColumnError: If a source lacks a column.
+        ConfigError: If the sizes do not divide, for an empty or repeated cost, or an
+            importance that is not above 0.
+        ColumnError: If a source lacks a column, or one of several costs is always 0.
         NotIndexedError: If the dataset is a stream.
 
     Example:
@@ -183,7 +196,7 @@ class LevelDataset(IndexedDataset[T_co]):
 
     batch_size: int
     global_batch_size: int
-    cost: ColumnCost
+    cost: ColumnCost | ColumnCosts
 
     def __init__(
         self,
@@ -191,7 +204,7 @@ class LevelDataset(IndexedDataset[T_co]):
         batch_size: int,
         *,
         global_batch_size: int,
-        cost: Cost | ColumnCost,
+        cost: LevelCost,
         worker_config: WorkerConfig | None = None,
     ) -> None:
         micro = checked_batch_size(batch_size, "LevelDataset: batch_size")
@@ -211,7 +224,7 @@ class LevelDataset(IndexedDataset[T_co]):
             worker_config,
             batch_size=micro,
             global_batch_size=whole,
-            cost=cost if isinstance(cost, ColumnCost) else ColumnCost(cost),
+            cost=level_costs(cost, "LevelDataset"),
         )
         if not dataset.indexed:
             raise NotIndexedError(
@@ -219,8 +232,11 @@ class LevelDataset(IndexedDataset[T_co]):
                 "costs of its items are unknown before they are read. Use "
                 "LevelBufferDataset or get_train_dataset(level=ItemCost(...))"
             )
-        for source in self.sources:
-            self.cost.check(source)
+        if isinstance(self.cost, ColumnCosts):
+            self.cost.check(self.sources)
+        else:
+            for source in self.sources:
+                self.cost.check(source)
 
     def route(self, positions: Int64Array) -> Routes:
         inside = positions if self.size == INFINITE else positions % self.size
@@ -237,7 +253,11 @@ class LevelDataset(IndexedDataset[T_co]):
 
     def _levelled(self, start: int) -> Int64Array:
         positions = np.arange(start, self._end(start), dtype=np.int64)
-        return levelled(self.cost.of(self.children[0], positions), self.batch_size)
+        costs = self.cost.of(self.children[0], positions)
+        if isinstance(self.cost, ColumnCosts):
+            importance = np.array(self.cost.importance)
+            return levelled_by_several(costs, self.batch_size, importance)
+        return levelled(costs, self.batch_size)
 
     def _end(self, start: int) -> int:
         """Return the end of the global batch that begins at a position."""
@@ -260,12 +280,8 @@ class LevelDataset(IndexedDataset[T_co]):
         return [Span(0, 0, begun)], begun
 
     def settings(self) -> dict[str, Any]:
-        """Return the parameters, with the name of a cost function."""
-        settings = super().settings()
-        cost = self.cost.cost
-        if not isinstance(cost, str):
-            settings["cost"] = {**settings["cost"], "function": described(cost)}
-        return settings
+        """Return the parameters, with the names of cost functions."""
+        return {**super().settings(), "cost": self.cost.identify()}
 
     def settled(
         self, saved: dict[str, Any], now: dict[str, Any], n: int

@@ -12,7 +12,6 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from heapq import heappop, heapreplace
 from itertools import pairwise
 from typing import NamedTuple, TypeAlias
 
@@ -443,96 +442,3 @@ def cost_scheme(weights: WeightsArgument, lines: Sequence[Line]) -> CostScheme:
     """
     names, listed = named_weights(weights)
     return CostScheme(names, ((0, listed),), {"scheme": "cost", "lines": tuple(lines)})
-
-
-_DEAREST = 2**32
-"""The integer cost of the costliest item; other costs are in proportion."""
-
-_LEVEL = 1.01
-"""A group with at most this part of the mean cost is level."""
-
-_ROUNDS = 8
-"""Rounds of swaps between groups; more rounds did not help in measurements."""
-
-_COMPARED = 2**20
-"""Pairs of items that are compared in one operation."""
-
-
-def levelled(costs: FloatArray, group: int) -> Int64Array:
-    """Return an order of items in which consecutive groups cost about the same.
-
-    Items are assigned in descending order of cost, each to the cheapest group with
-    room. Then the costliest and the cheapest groups swap items while that helps. Groups
-    are in the order of their first items, and items in their original order within a
-    group. Items that fill no group stay at the end. Takes O(n log n) steps in integers,
-    so the order is the same on every machine.
-
-    Args:
-        costs: The costs of the items, float64, shape (n,).
-        group: Items of a group.
-
-    Returns:
-        Numbers of items in their new order, int64, shape (n,).
-
-    Example:
-        >>> levelled(np.array([9.0, 8.0, 1.0, 2.0, 5.0]), 2).tolist()
-        [0, 2, 1, 3, 4]
-    """
-    groups = len(costs) // group
-    full = groups * group
-    if groups < 2:
-        return np.arange(len(costs), dtype=np.int64)
-    prices = np.rint(costs[:full] * (_DEAREST / costs[:full].max())).astype(np.int64)
-    members = _dealt(prices, groups)
-    _swap(members, prices)
-    members.sort(axis=1)
-    order = members[np.argsort(members[:, 0])]
-    return np.concatenate([order.ravel(), np.arange(full, len(costs), dtype=np.int64)])
-
-
-def _dealt(prices: Int64Array, groups: int) -> Int64Array:
-    """Return a row of items for each group; each item goes to the cheapest group."""
-    order = np.argsort(-prices, kind="stable")
-    room = [len(prices) // groups] * groups
-    cheapest = list(
-        range(groups)
-    )  # of each group its total, and the group: in one number
-    chosen = []
-    for price in (prices[order] * groups).tolist():
-        cheap = cheapest[0]
-        group = cheap % groups
-        chosen.append(group)
-        room[group] -= 1
-        if room[group]:
-            heapreplace(cheapest, cheap + price)
-        else:
-            heappop(cheapest)
-    return order[np.argsort(chosen, kind="stable")].reshape(groups, -1)
-
-
-def _swap(members: Int64Array, prices: Int64Array) -> None:
-    """Bring groups that cost more than the others closer to these, in place.
-
-    Of a dear and a cheap group those two items change places after which the groups
-    differ least.
-    """
-    groups, group = members.shape
-    held = prices[members]
-    level = int(_LEVEL * prices.sum() / groups)
-    for _ in range(_ROUNDS):
-        totals = held.sum(axis=1)
-        order = np.argsort(totals, kind="stable")
-        dear = min(int((totals > level).sum()), groups // 2, _COMPARED // group**2)
-        low = order[:dear]
-        high = order[::-1][:dear]
-        gap = totals[high] - totals[low]
-        moved = held[high][:, :, None] - held[low][:, None, :]
-        left = np.abs(2 * moved - gap[:, None, None]).reshape(dear, group**2)
-        best = left.argmin(axis=1)
-        rows = np.flatnonzero(left[np.arange(dear), best] < gap)
-        if not len(rows):
-            return
-        first = high[rows], best[rows] // group
-        second = low[rows], best[rows] % group
-        for items in (members, held):
-            items[first], items[second] = items[second], items[first]

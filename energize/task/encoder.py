@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, S
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, cast
 
-from energize.core.costs import ColumnCost, Cost, ItemCost
+from energize.core.costs import ItemCost, LevelCost
 from energize.core.dataset import Dataset
 from energize.core.description import function_name, generates
 from energize.core.ignored import accepted
@@ -729,8 +729,8 @@ class Level:
     """How batches of level cost are made.
 
     Args:
-        cost: The cost of samples: of columns, see `LevelDataset`; or an `ItemCost` of
-            encoded and packed items, see `LevelBufferDataset`.
+        cost: The cost of samples, or several costs: of columns, see `LevelDataset`; or
+            an `ItemCost` of encoded and packed items, see `LevelBufferDataset`.
         global_batch_size: Samples among which the micro batches are levelled, for
             columns.
         buffer_size: Items that are levelled together, for an `ItemCost`.
@@ -739,7 +739,7 @@ class Level:
         ConfigError: For sizes that do not fit the cost.
     """
 
-    cost: Cost | ColumnCost | ItemCost
+    cost: LevelCost | ItemCost
     global_batch_size: int | None = None
     buffer_size: int | None = None
 
@@ -763,7 +763,7 @@ class Level:
     @classmethod
     def from_arguments(
         cls,
-        level: Cost | ColumnCost | ItemCost | None,
+        level: LevelCost | ItemCost | None,
         global_batch_size: int | None,
         level_buffer_size: int | None,
     ) -> Level | None:

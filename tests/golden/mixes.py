@@ -368,6 +368,8 @@ MIXES: dict[str, Callable[[], Any]] = {
     "level, endless": lambda: Level(Map(Repeat(mixed(17)), skipping), 2, global_batch_size=8, cost=squared),
     "level batches": lambda: Batch(Map(mixed(29), noisy), 3, list, level="cost", global_batch_size=12),
     "level batches of a blend": lambda: Batch(blend(2, 1, 1), 2, list, level=lambda cost: attention_cost(cost) + 1, global_batch_size=8),
+    "level by two costs": lambda: Batch(Level(Batch(mixed(41), 2, list), 2, global_batch_size=6, cost={"cost": 1, "place": 0.3}), 2, list),
+    "level batches of a blend by two costs": lambda: Batch(blend(2, 1, 1), 2, list, level=["cost", lambda place=0: place % 4], global_batch_size=12),
     # Quotas
     "quotas": lambda: Quotas((given(9), Quota(repeat=0.5)), (given(5, 100), Quota(choose=12))),
     "quotas, shuffled": lambda: Quotas((given(9), Quota(repeat=2.5)), (given(5, 100), Quota(choose="7")), given(4, 200), shuffle=True),
