@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
-from energize.core.costs import Cost, ItemCost
+from energize.core.costs import ItemCost, LevelCost
 from energize.core.dataset import Dataset
 from energize.core.lanes import WorkerConfig
 from energize.core.os_errors import convert_os_errors, is_url
@@ -56,7 +56,7 @@ def get_train_dataset(  # noqa: PLR0913
     shuffle_over_epochs_multiplier: int | None = 1,
     task_encoder: Encoders[T_batch] | None = None,
     repeat: bool = True,
-    level: Cost | ItemCost | None = None,
+    level: LevelCost | ItemCost | None = None,
     global_batch_size: int | None = None,
     level_buffer_size: int | None = None,
     checksums: bool = False,
@@ -104,7 +104,7 @@ def get_train_dataset(  # noqa: PLR0913
             builds the dataset itself.
         repeat: False reads a folder once in an epoch.
         level: Distributes the samples of each global batch so that its batches cost
-            the same: a column of the folders or a function of columns, see
+            the same: a column of the folders or a function of columns, or several, see
             `LevelDataset`; an `ItemCost` levels encoded or packed samples, see
             `LevelBufferDataset`.
         global_batch_size: Samples of a global batch, with `level` by a column.

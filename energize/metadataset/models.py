@@ -37,7 +37,7 @@ from pydantic.json_schema import SkipJsonSchema, WithJsonSchema
 from pydantic_core import CoreSchema, core_schema
 
 from energize.core import limits
-from energize.core.costs import ItemCost
+from energize.core.costs import ItemCost, level_costs
 from energize.core.validation import Model, short
 from energize.data.join import NONMATCH
 from energize.data.nv_meta import TypeName
@@ -338,10 +338,30 @@ class Packing(Keys):
         )
 
 
-class LevelKeys(Keys):
-    """How batches are levelled: by a column, or by a field of encoded samples."""
+def _costs_tag(value: Any) -> str:
+    """Return the form of a cost: a column, a list or a mapping of columns."""
+    if isinstance(value, Mapping):
+        return "<mapping>"
+    return "<list>" if isinstance(value, list) else "<column>"
 
-    cost: Text | None = None
+
+_Importance = Annotated[
+    PositiveInt | Annotated[float, Field(gt=0, allow_inf_nan=False)],
+    Expected("a finite number above 0, the importance of a cost"),
+]
+Costs = Annotated[
+    Annotated[Text, Tag("<column>")]
+    | Annotated[list[Text], Field(min_length=1), Tag("<list>")]
+    | Annotated[dict[Text, _Importance], Field(min_length=1), Tag("<mapping>")],
+    Discriminator(_costs_tag),
+]
+"""A column, a list of columns, or columns with the importance of each."""
+
+
+class LevelKeys(Keys):
+    """How batches are levelled: by columns, or by a field of encoded samples."""
+
+    cost: Costs | None = None
     global_batch_size: PositiveInt | None = None
     field: Text | None = None
     buffer_size: PositiveInt | None = None
@@ -350,10 +370,14 @@ class LevelKeys(Keys):
         """Return the level as an argument of a program."""
         if (self.cost is None) == (self.field is None):
             raise ConfigError(
-                "set either 'cost', a column of all folders, or 'field', a field of "
-                "samples"
+                "set either 'cost', a column of all folders or several, or 'field', a "
+                "field of samples"
             )
-        cost = self.cost if self.cost is not None else ItemCost(self.field or "")
+        cost = (
+            ItemCost(self.field or "")
+            if self.cost is None
+            else level_costs(self.cost, "cost")
+        )
         return Level(cost, self.global_batch_size, self.buffer_size)
 
 

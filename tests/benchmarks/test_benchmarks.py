@@ -59,6 +59,13 @@ def levelling(found):
     assert all(0 < each["planning"] < each["loading"] for each in found["planned"])
 
 
+def levelling_several(found):
+    rows = {each["order"]: each for each in found}
+    assert list(rows) == ["plain", "tokens", "sum", "several"]
+    assert rows["several"]["patches"] < rows["tokens"]["patches"]
+    assert rows["several"]["tokens"] < rows["sum"]["tokens"]
+
+
 def mixing(found):
     assert {each["mixer"] for each in found["slots"]} >= {
         "block",
@@ -87,6 +94,7 @@ RUNS = {
     "loading --samples 96 --runs 1 --only raw,#in#process --data @": loading,
     "integrity --samples 512 --runs 1": positive,
     "levelling --ranks 2 4 --stored 3 --steps 0 --global-batches 2 --data @": levelling,
+    "levelling_several --ranks 8 --global-batches 2": levelling_several,
     "mixing --sources 3 --slots 1024 --libraries webdataset": mixing,
     "packing --captions 300 --buffers 100 300": packing,
     "scale --shards 40 --samples 50": scale,

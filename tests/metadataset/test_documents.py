@@ -207,6 +207,14 @@ data/x | | expected a dataset (a mapping with 'path')
 {path: a, level: {field: x, global_batch_size: 8}} | .level | does not apply to this cost
 {path: a, level: {cost: x, global_batch_size: 8, buffer_size: 9}} | .level | does not apply
 {path: a, level: {cost: x, global_batch_size: 0}} | .level.global_batch_size | got 0
+{path: a, level: {cost: [], global_batch_size: 8}} | .level.cost | at least 1 item
+{path: a, level: {cost: {}, global_batch_size: 8}} | .level.cost | at least 1 item
+{path: a, level: {cost: 3, global_batch_size: 8}} | .level.cost | got 3
+{path: a, level: {cost: [x, x], global_batch_size: 8}} | .level | 'x' is listed twice
+{path: a, level: {cost: {x: 0}, global_batch_size: 8}} | .level.cost.x | above 0
+{path: a, level: {cost: {x: -1.5}, global_batch_size: 8}} | .level.cost.x | above 0
+{path: a, level: {cost: {x: y}, global_batch_size: 8}} | .level.cost.x | above 0
+{path: a, level: {cost: [{x: 1}], global_batch_size: 8}} | .level.cost[0] | expected
 {stages: []} | .stages | at least 1 item
 {stages: 3} | .stages | expected a list
 {stages: [3]} | .stages[0] | expected a stage
