@@ -20,6 +20,7 @@ from energize.task.hooks import (
     homogeneous_concat_mix,
     stateless,
 )
+from energize.task.model_packing import ModelPacking
 from energize.task.ready import (
     ImageClassificationBatch,
     ImageClassificationTaskEncoder,
@@ -36,6 +37,7 @@ __all__ = [
     "DefaultTaskEncoder",
     "ImageClassificationBatch",
     "ImageClassificationTaskEncoder",
+    "ModelPacking",
     "Padding",
     "ProcessorBatch",
     "ProcessorTaskEncoder",

@@ -44,11 +44,18 @@ from energize.core.turns import (
     messages_of,
 )
 from energize.errors import ConfigError, DataError, SampleError, SkipSample, nearest
-from energize.packing.concat import concat_pack
 from energize.packing.packer import Packer
 from energize.task.decode import SampleDecoder
 from energize.task.encoder import TaskEncoder
 from energize.task.hooks import Batch, concat_pad, default
+from energize.task.model_packing import (
+    AXES,
+    ModelPacking,
+    boundaries,
+    grid_positions,
+    text_positions,
+    uses_three_axes,
+)
 
 IGNORED = -100
 """Label of tokens without a loss, as models of transformers expect it."""
@@ -63,7 +70,7 @@ _PER_TOKEN = (
     "mm_token_type_ids",
     "cross_attention_mask",
 )
-_NOT_PACKED = {"image_grid_thw", "mm_token_type_ids", "token_type_ids"}
+_NOT_PACKED = {"image_grid_thw", "mm_token_type_ids"}
 _OF_MEDIA = ("pixel_", "image_", "video_")
 
 
@@ -117,16 +124,19 @@ class ProcessorBatch(Batch):
     """The arguments of a model of transformers; fields of None are not items.
 
     `input_ids`, `labels`, `attention_mask`, `position_ids` and type ids have the shape
-    (samples, tokens), or (1, tokens) for packed rows. `cu_seqlens` (also
-    `cu_seq_lens_q` and `cu_seq_lens_k`) is int32: the start of each sample of a packed
-    row, and the end of the last one.
+    (samples, tokens), or (1, tokens) for packed rows. In packed rows, `position_ids`
+    restart for each sample. For Qwen2-VL, Qwen2.5-VL and Qwen3-VL their shape is
+    (4, 1, tokens): the number of the token in its sample, then time, height and width.
+    For images of Gemma 3, `attention_mask` has a mask for each type of layer.
+    `cu_seqlens` (the items `cu_seq_lens_q` and `cu_seq_lens_k`) is int32: the start of
+    each sample of a packed row, and the end of the last one.
 
     A processor with further outputs needs a subclass with fields of these names.
     """
 
     input_ids: torch.Tensor
     labels: torch.Tensor
-    attention_mask: torch.Tensor | None = None
+    attention_mask: torch.Tensor | dict[str, torch.Tensor] | None = None
     token_type_ids: torch.Tensor | None = None
     mm_token_type_ids: torch.Tensor | None = None
     position_ids: torch.Tensor | None = None
@@ -135,12 +145,16 @@ class ProcessorBatch(Batch):
     image_grid_thw: torch.Tensor | None = None
     image_sizes: torch.Tensor | None = None
     batch_num_images: torch.Tensor | None = None
-    cu_seqlens: torch.Tensor | None = None
     cu_seq_lens_q: torch.Tensor | None = None
     cu_seq_lens_k: torch.Tensor | None = None
     max_length_q: int | None = None
     max_length_k: int | None = None
     use_cache: bool | None = None
+
+    @property
+    def cu_seqlens(self) -> torch.Tensor | None:
+        """Offsets of the samples of a packed row; vision towers take items so named."""
+        return self.cu_seq_lens_q
 
     def __iter__(self) -> Iterator[str]:
         return (name for name in super().__iter__() if getattr(self, name) is not None)
@@ -192,8 +206,9 @@ class ProcessorTaskEncoder(TaskEncoder[Any, Any, Any, Any]):
         max_length: Tokens of a sample, and of a packed row, at most.
         too_long: "error" raises for longer samples; "skip" leaves them out, with one
             log message.
-        packing: Whether the samples of a batch are joined into one row without padding,
-            with `position_ids` and `cu_seqlens`. With `packing_buffer_size` of
+        packing: `ModelPacking(model)` joins the samples of a batch into one row without
+            padding, with `position_ids` and `cu_seqlens`, for a model that is checked.
+            True does so without the check. With `packing_buffer_size` of
             `get_train_dataset`, rows are filled up to `max_length`.
         padding: How samples are padded to the longest of a batch.
         prompt: Text of the user for a `CaptioningSample`.
@@ -204,7 +219,7 @@ class ProcessorTaskEncoder(TaskEncoder[Any, Any, Any, Any]):
         ConfigError: For a processor without a tokenizer, a model that looks ahead in
             answers (PaliGemma), or a tokenizer without a padding token. Calls raise it
             for a missing chat template, a template that does not show the turns of the
-            assistant, and packing for a model that uses more than positions to
+            assistant, and packing for a model that needs more than positions to
             separate samples. They raise `DataError` for a turn that the template leaves
             out.
 
@@ -213,7 +228,7 @@ class ProcessorTaskEncoder(TaskEncoder[Any, Any, Any, Any]):
         ...     ProcessorTaskEncoder("Qwen/Qwen2-VL-2B-Instruct")
         ... except ConfigError as error:
         ...     print(str(error)[:60])
-        ProcessorTaskEncoder takes a processor or a tokenizer of tra
+        ProcessorTaskEncoder needs a processor or a tokenizer of tra
     """
 
     decoder = SampleDecoder(image_decode="pilrgb", orient=True)
@@ -224,7 +239,7 @@ class ProcessorTaskEncoder(TaskEncoder[Any, Any, Any, Any]):
         *,
         max_length: int | None = None,
         too_long: Literal["error", "skip"] = "error",
-        packing: bool = False,
+        packing: bool | ModelPacking = False,
         padding: Padding = _DEFAULT_PADDING,
         prompt: str = "",
         batch_type: type[ProcessorBatch] = ProcessorBatch,
@@ -263,7 +278,8 @@ class ProcessorTaskEncoder(TaskEncoder[Any, Any, Any, Any]):
         self.turn_keys = turn_keys
         self.max_length = max_length
         self.too_long = too_long
-        self.packing = packing
+        self.packing = bool(packing)
+        self.model_packing = packing if isinstance(packing, ModelPacking) else None
         self.padding_side = side
         self.pad_to_multiple_of = padding.multiple_of
         self.prompt = prompt
@@ -742,40 +758,71 @@ class ProcessorTaskEncoder(TaskEncoder[Any, Any, Any, Any]):
             )
         return joined
 
-    def _check_packable(self, samples: list[_Encoded]) -> None:
-        """Raise `ConfigError` if the model needs more than positions of one axis."""
-        if self.processor is self.tokenizer:
-            return
-        tensors = chain.from_iterable(
-            (sample.tokens | sample.media).items() for sample in samples
-        )
-        names = {
-            name for name, value in tensors if value.any() or name != "token_type_ids"
-        }
-        conflicts = sorted(names & _NOT_PACKED)
-        if conflicts:
-            raise ConfigError(
-                "packing=True separates samples by position_ids of one axis, and a "
-                f"model of {type(self.processor).__name__} also uses {conflicts[0]}, "
-                "to rotate by three axes or to look ahead: it would mix samples. Pad "
-                "the samples instead"
-            )
-
     def _in_a_row(self, samples: list[_Encoded]) -> dict[str, Any]:
+        """Return samples end to end, with what keeps them separate."""
         self._check_packable(samples)
-        names = [name for name in samples[0].tokens if name != "attention_mask"]
-        rows = [{"__key__": sample.__key__} | sample.tokens for sample in samples]
-        pack = concat_pack(rows, names)
-        values = {name: pack[name][None] for name in [*names, "position_ids"]}
-        values |= dict.fromkeys(
-            ("cu_seqlens", "cu_seq_lens_q", "cu_seq_lens_k"), pack["cu_seqlens"]
-        )
-        values["use_cache"] = (
-            False  # with one, attention is not kept within the samples
-        )
-        return values | dict.fromkeys(
-            ("max_length_q", "max_length_k"), pack["max_seqlen"]
-        )
+        lengths = list(map(_tokens, samples))
+        values: dict[str, Any] = {
+            name: torch.cat([sample.tokens[name] for sample in samples])[None]
+            for name in samples[0].tokens
+            if name != "attention_mask"
+        }
+        values |= boundaries(lengths)
+        if self._has_three_axes():
+            positions = [self._positions(sample)[:, None] for sample in samples]
+            return values | {"position_ids": torch.cat(positions, -1)}
+        values["position_ids"] = text_positions(lengths)
+        is_image = values.get("token_type_ids")
+        if self.model_packing is not None and is_image is not None and is_image.any():
+            masks = self.model_packing.masks(lengths, is_image[0] == 1)
+            values["attention_mask"] = masks
+        return values
+
+    def _has_three_axes(self) -> bool:
+        if self.model_packing is not None:
+            return self.model_packing.has_three_axes
+        return uses_three_axes(self.processor)
+
+    def _positions(self, sample: _Encoded) -> torch.Tensor:
+        """Return the positions of a sample on three axes, after its own numbers."""
+        grids = sample.media.get("image_grid_thw")
+        if grids is None:
+            return text_positions([_tokens(sample)], 1 + AXES)[:, 0]
+        merged = self.processor.image_processor.merge_size
+        is_image = sample.tokens["input_ids"] == self.processor.image_token_id
+        return grid_positions(is_image, grids // torch.tensor([1, merged, merged]))
+
+    def _check_packable(self, samples: list[_Encoded]) -> None:
+        """Raise `ConfigError` if rows of the model need more than is known of it."""
+        name = type(self.processor).__name__
+        if self.model_packing is None:
+            log_once(
+                "ProcessorTaskEncoder",
+                "packing",
+                "packing=True packs samples for a model that is not known, and some "
+                "models mix packed samples. Pass packing=ModelPacking(model) to check "
+                "it",
+                logging.WARNING,
+            )
+        names = {key for sample in samples for key in sample.tokens | sample.media}
+        conflicts = sorted(names & _NOT_PACKED)
+        if conflicts and not (
+            self._has_three_axes() and uses_three_axes(self.processor)
+        ):
+            raise ConfigError(
+                f"packed rows for {name} need positions that follow from "
+                f"{conflicts[0]}, which are known for Qwen2-VL, Qwen2.5-VL and "
+                "Qwen3-VL with their models. Pad the samples instead"
+            )
+        types = [sample.tokens.get("token_type_ids") for sample in samples]
+        if any(entry is not None and entry.any() for entry in types) and not (
+            self.model_packing is not None and self.model_packing.has_block_masks
+        ):
+            raise ConfigError(
+                f"packed images of {name} need masks for a model that attends in both "
+                "directions within an image. Pass packing=ModelPacking(model) for "
+                "Gemma 3, or pad the samples instead"
+            )
 
 
 def _joined_media(samples: Sequence[_Encoded]) -> dict[str, torch.Tensor]:

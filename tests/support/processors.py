@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from functools import partial
+from importlib import import_module
+from types import SimpleNamespace
 from typing import Any
 
 import lazy_loader
@@ -109,6 +111,23 @@ def idefics(form: str = TURNS) -> Any:
     )
 
 
+def smolvlm(form: str = TURNS) -> Any:
+    module = import_module("transformers.models.smolvlm.processing_smolvlm")
+    module.num2words = str  # only asked for videos, whose length it spells
+    images = transformers.SmolVLMImageProcessorPil(
+        size={"longest_edge": 32},
+        max_image_size={"longest_edge": 16},
+        do_image_splitting=False,
+    )
+    return _without_video("SmolVLMProcessor")(
+        images,
+        tokenizer(None),
+        SimpleNamespace(num_frames=1, fps=1, size=SIZE),
+        image_seq_len=4,
+        chat_template=_template(form, "<image>"),
+    )
+
+
 def onevision(form: str = TURNS) -> Any:
     return _without_video("LlavaOnevisionProcessor")(
         transformers.LlavaOnevisionImageProcessorPil(
@@ -189,6 +208,7 @@ PROCESSORS = {
     "onevision": onevision,
     "idefics2": idefics2,
     "idefics": idefics,
+    "smolvlm": smolvlm,
     "gemma": gemma,
     "internvl": internvl,
 }

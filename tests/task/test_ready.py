@@ -508,20 +508,10 @@ REFUSED = {
         talk(0),
         "max_length is 9",
     ),
-    "packs of images of three axes": (
-        lambda: ProcessorTaskEncoder(qwen(), packing=True),
-        talk(1),
-        "also uses image_grid_thw, to rotate by three",
-    ),
-    "packs of texts of three axes": (
-        lambda: ProcessorTaskEncoder(qwen(), packing=True),
-        talk(3),
-        "also uses mm_token_type_ids",
-    ),
     "packs of images that look ahead": (
         lambda: ProcessorTaskEncoder(gemma(), packing=True),
         talk(1),
-        "Gemma3Processor also uses token_type_ids",
+        "packed images of Gemma3Processor need masks",
     ),
     "no label": (ImageClassificationTaskEncoder, TEXT, "the number of its class"),
     "an unknown class": (
