@@ -672,8 +672,15 @@ class Change:
             self, "size", (len(text), sum(map(text.count, (",", "[", "{"))))
         )
 
+    @classmethod
+    def loaded(cls, row: list[Any]) -> Change:
+        """Return the change of a row of `saved`; raise as the class does."""
+        if not isinstance(row, list) or len(row) not in (4, 5):
+            raise ConfigError(f"a change must have 4 or 5 values, got {short(row)}")
+        return cls(*row)
+
     def saved(self) -> list[Any]:
-        """Return the change as plain JSON, which `Edits.loaded` reads."""
+        """Return the change as plain JSON, which `loaded` reads."""
         of_file = [True] if self.of_file else []
         return [self.blend, self.at, dict(self.weights), self.waits, *of_file]
 
@@ -748,7 +755,7 @@ class Edits:
             return NOT_EDITED
         held = {"changes": [], "moves": [], **cursor}
         try:
-            changes = tuple(Change(*row) for row in state_field(held, "changes", list))
+            changes = tuple(map(Change.loaded, state_field(held, "changes", list)))
             moves = tuple(Move(*row) for row in state_field(held, "moves", list))
         except (ConfigError, TypeError) as reason:
             raise StateError(

@@ -118,6 +118,12 @@ class Dataset(Description, ABC, Generic[T_co]):
         return tuple(sources)
 
     @cached_property
+    def anchored(self) -> bool:
+        """Whether a state needs facts about nodes of the tree, see `Anchor`."""
+        has_anchor = self.traits.loop.anchor is not None
+        return has_anchor or any(dataset.anchored for dataset in self.inputs)
+
+    @cached_property
     def has_loss_weights(self) -> bool:
         """Whether a dataset in the tree gives its items loss weights."""
         return any(dataset.has_loss_weights for dataset in self.inputs)

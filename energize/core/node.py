@@ -145,6 +145,19 @@ class StreamTraits:
     divisible: bool = True
 
 
+class Anchor(Protocol):
+    """A fact about an item that locates the items after it at once.
+
+    A state contains the fact, so that a resumed run need not count from the start.
+    """
+
+    def at(self, n: int) -> list[int]:
+        """Return the fact about item `n` as plain numbers."""
+
+    def restore(self, fact: Any, n: int) -> None:
+        """Use a fact of a state about item `n`; raise `StateError` if it is damaged."""
+
+
 @dataclass(frozen=True, slots=True)
 class LoopTraits:
     """The properties of a node that affect loops of a loader and their ends.
@@ -155,11 +168,13 @@ class LoopTraits:
             outermost node; None if that follows from the length of an epoch.
         pads: Some items are padding, made of samples that are counted elsewhere (see
             `Routes.padding`).
+        anchor: Locates far items at once, see `Anchor`; None if no fact is needed.
     """
 
     cuts: bool = False
     steps: int | None = None
     pads: bool = False
+    anchor: Anchor | None = None
 
 
 @dataclass(frozen=True, slots=True)

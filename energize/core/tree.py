@@ -7,7 +7,7 @@ node overrides an answer.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import attrgetter
 from typing import Any
 
@@ -18,7 +18,7 @@ from energize.core.description import digest
 from energize.core.lanes import Lane
 from energize.core.node import INFINITE, NodeTraits, ReadPart
 from energize.core.rng import derive
-from energize.errors import NotIndexedError
+from energize.errors import NotIndexedError, StateError
 
 Through = Callable[[NodeTraits], bool]
 
@@ -264,6 +264,8 @@ def state_at(node: Any, position: int) -> dict[str, Any]:
     """Return the state in which `position` items have been delivered."""
     phases = node.traits.mix.phases
     fields = {} if phases is None else phases.state_fields(position)
+    if node.anchored:
+        fields["anchors"] = anchors_at(node, position)
     return {"position": position, **fields}
 
 
@@ -271,6 +273,58 @@ def check_state(node: Any, state: dict[str, Any]) -> None:
     """Raise `StateError` if an indexed dataset cannot resume from a state."""
     if node.traits.mix.phases is not None:
         node.traits.mix.phases.check_state(state)
+    if node.anchored and state["position"]:
+        restore_anchors(node, state.get("anchors"), state["position"])
+
+
+def anchors_at(node: Any, n: int) -> dict[str, list[int]]:
+    """Return the facts about the nodes of a tree that locate item `n` at once.
+
+    Args:
+        node: An indexed dataset.
+        n: Number of delivered items.
+
+    Returns:
+        The fact of each node with an anchor, by the way to it, such as "0/1". See
+        `Anchor`.
+    """
+    return {way: anchor.at(at) for way, anchor, at in _anchored(node, n, "")}
+
+
+def restore_anchors(node: Any, facts: Any, n: int) -> None:
+    """Use facts about item `n` that `anchors_at` returned.
+
+    Raises:
+        StateError: If the facts are damaged, or of another dataset.
+    """
+    if not isinstance(facts, dict):
+        raise StateError(
+            "the saved state has no 'anchors' of planned packs or batches. Load the "
+            "state as it was saved"
+        )
+    # An anchor decides the position of the nodes below it, so they come one by one.
+    for way, anchor, at in _anchored(node, n, ""):
+        if way not in facts:
+            raise StateError(
+                f"the saved state's 'anchors' lack {way!r}, they have "
+                f"{', '.join(map(repr, facts))[:80]}"
+            )
+        anchor.restore(facts[way], at)
+
+
+def _anchored(node: Any, n: int, way: str) -> Iterator[tuple[str, Any, int]]:
+    """Yield the way to each node with an anchor, the anchor, and the node's item."""
+    if node.traits.loop.anchor is not None:
+        yield way, node.traits.loop.anchor, n
+        return
+    reached = node.reached(n) if node.anchored else None
+    if reached is None:
+        return
+    for number, (child, count) in enumerate(zip(node.children, reached, strict=True)):
+        if child.anchored and count:
+            yield from _anchored(
+                child, count, f"{way}/{number}" if way else f"{number}"
+            )
 
 
 def watcher(node: Any, lane: Lane) -> Callable[[int], None] | None:

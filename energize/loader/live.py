@@ -103,7 +103,7 @@ class LiveRun:
         slot = slot_after(live.run.dataset, named.way, items)
         if slot is None:  # refuse now what would be refused when the step has come
             acting, _ = live.acting_change(change, live.run.edits)
-            live.run.edited(live.run.edits.with_change(acting))
+            live.run.edited(live.run.edits.with_change(acting), live.items)
         changed = live.edited(live.run.edits.with_change(change))
         changed.log_change(named, numbers, step, slot)
         return changed
@@ -150,7 +150,7 @@ class LiveRun:
 
     def acting_change(self, change: Change, edits: Edits) -> tuple[Change, NamedBlend]:
         """Return a change at the slot where it takes effect now, and its blend."""
-        run = self.run.edited(edits)
+        run = self.run.edited(edits, self.items)
         named = chosen_blend(run.dataset, change.weights, change.blend)
         slot = slot_after(run.dataset, named.way, change.at)
         if slot is None:
@@ -163,7 +163,7 @@ class LiveRun:
 
     def edited(self, edits: Edits) -> LiveRun:
         """Return the run over its dataset with other edits."""
-        return replace(self, run=self.run.edited(edits))
+        return replace(self, run=self.run.edited(edits, self.items))
 
     def log_change(
         self,

@@ -123,12 +123,20 @@ class Run(Generic[T]):
             None if settings.delivery.global_batch_size is None else self._global_items
         )
 
-    def edited(self, edits: Edits) -> Run[T]:
-        """Return the run with other edits; raise as `Edits.applied`."""
+    def edited(self, edits: Edits, items: int = 0) -> Run[T]:
+        """Return the run with other edits; raise as `Edits.applied`.
+
+        Args:
+            edits: The edits.
+            items: Number of items that are delivered, and do not change.
+        """
         if edits == self.edits:
             return self
         other = copy.copy(self)
         other.dataset = edits.applied(self.original, self.edits, self.dataset)
+        if items and self.dataset.indexed and self.dataset.anchored:
+            facts = tree.anchors_at(self.dataset, items)
+            tree.restore_anchors(other.dataset, facts, items)
         other.edits = edits
         other.stream = (
             other.dataset if self.original.indexed else without_loops(other.dataset)
@@ -143,6 +151,9 @@ class Run(Generic[T]):
         """
         try:
             run = self.edited(Edits.loaded(cursor))
+            if run.dataset.indexed and run.dataset.anchored:
+                position = counter_field(cursor, "position")
+                tree.restore_anchors(run.dataset, cursor.get("anchors"), position)
             check_place(run.dataset, cursor)
         except (ConfigError, WeightError) as reason:
             raise StateError(f"the saved state does not fit: {reason}") from reason

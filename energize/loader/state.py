@@ -75,7 +75,7 @@ _OF_CURSOR = (
         "cursors",
         "places",
     ),
-    *("slot", "changes", "moves", "stage_idx", "stage_name", "begun"),
+    *("slot", "changes", "moves", "stage_idx", "stage_name", "begun", "anchors"),
 )
 _DETAILS_LENGTH = 2048
 _MOST_RECORDS = 256

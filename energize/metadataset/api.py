@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -18,7 +19,13 @@ from energize.data.source import Subset
 from energize.datasets.order import ConcatDataset
 from energize.errors import ConfigError
 from energize.inference.options import OF_SAMPLES
-from energize.metadataset.build import Batching, Builder, Encoders, encoder_chooser
+from energize.metadataset.build import (
+    MISSING,
+    Batching,
+    Builder,
+    Encoders,
+    encoder_chooser,
+)
 from energize.metadataset.models import FolderKeys
 from energize.metadataset.nodes import Leaf, MixNode, Stages, every_leaf, leaves_of
 from energize.metadataset.resolver import MixPath, not_staged, resolve
@@ -26,6 +33,7 @@ from energize.task.encoder import Level, decoding_as
 from energize.task.hooks import builds, validating
 from energize.task.load import LoadingCode, loading_code
 from energize.task.pipeline import STORED, SampleOrder
+from energize.task.planning import BatchBudget, PackPlan
 
 T_batch = TypeVar("T_batch")
 
@@ -47,8 +55,10 @@ def get_train_dataset(  # noqa: PLR0913
     *,
     split_part: str = "train",
     worker_config: WorkerConfig | None = None,
-    batch_size: int | None,
+    batch_size: int | None = MISSING,
+    batch_budget: BatchBudget | Mapping[str, int] | None = None,
     batch_drop_last: bool = False,
+    packing: PackPlan | Mapping[str, Any] | None = None,
     packing_buffer_size: int | None = None,
     shuffle_buffer_size: int | None = None,
     max_samples_per_sequence: int | None = None,
@@ -86,8 +96,13 @@ def get_train_dataset(  # noqa: PLR0913
         worker_config: Is carried along for `get_loader`; `seed_offset` chooses the
             order, ranks and workers do not.
         batch_size: Samples of a batch; with packing, packs. None for encoded samples.
+        batch_budget: In place of `batch_size`, a column and the maximum padded size
+            of a batch: {"tokens": 32768}. See `BudgetBatchDataset`.
         batch_drop_last: Whether a short last batch is left out; `drop_last` in the
             `composition` of a metadataset wins.
+        packing: Plans packs from columns of the folders, see `PackPlan`: {"length":
+            "tokens", "capacity": 8192}. The encoder's `pack_selected_samples` makes
+            a pack.
         packing_buffer_size: How many samples at a time the encoder's hooks pack.
         shuffle_buffer_size: Keeps reads local, see `ShuffleDataset`; in stored order,
             the size of the windows within which samples are shuffled.
@@ -149,7 +164,9 @@ def get_train_dataset(  # noqa: PLR0913
         request.code,
         checksums,
         worker_config,
-        Batching(batch_size, batch_drop_last, packing_buffer_size),
+        Batching.of_arguments(
+            batch_size, batch_drop_last, packing_buffer_size, packing, batch_budget
+        ),
         levelled,
     )
     loop: dict[str, Any] = {
@@ -177,8 +194,10 @@ def get_val_dataset(  # noqa: PLR0913
     *,
     split_part: str = "val",
     worker_config: WorkerConfig | None = None,
-    batch_size: int | None,
+    batch_size: int | None = MISSING,
+    batch_budget: BatchBudget | Mapping[str, int] | None = None,
     batch_drop_last: bool = False,
+    packing: PackPlan | Mapping[str, Any] | None = None,
     packing_buffer_size: int | None = None,
     limit: int | None = None,
     task_encoder: Encoders[T_batch] | None = None,
@@ -196,7 +215,12 @@ def get_val_dataset(  # noqa: PLR0913
         split_part: The split part of a folder, or the split of a metadataset.
         worker_config: Is carried along for `get_loader`.
         batch_size: Samples of a batch; None for encoded samples.
+        batch_budget: In place of `batch_size`, a column and the maximum padded size
+            of a batch: {"tokens": 32768}. See `BudgetBatchDataset`.
         batch_drop_last: Whether a short last batch is left out.
+        packing: Plans packs from columns of the folders, see `PackPlan`: {"length":
+            "tokens", "capacity": 8192}. The encoder's `pack_selected_samples` makes
+            a pack.
         packing_buffer_size: How many samples at a time the encoder's hooks pack.
         limit: The number of batches that are read, over all ranks. None for all.
         task_encoder: As in `get_train_dataset`.
@@ -222,7 +246,9 @@ def get_val_dataset(  # noqa: PLR0913
         request.code,
         checksums,
         worker_config,
-        Batching(batch_size, batch_drop_last, packing_buffer_size),
+        Batching.of_arguments(
+            batch_size, batch_drop_last, packing_buffer_size, packing, batch_budget
+        ),
     )
     with validating():
         if builds_itself:
@@ -248,8 +274,10 @@ def get_val_datasets(  # noqa: PLR0913
     *,
     split_part: str = "val",
     worker_config: WorkerConfig | None = None,
-    batch_size: int | None,
+    batch_size: int | None = MISSING,
+    batch_budget: BatchBudget | Mapping[str, int] | None = None,
     batch_drop_last: bool = False,
+    packing: PackPlan | Mapping[str, Any] | None = None,
     packing_buffer_size: int | None = None,
     limit: int | None = None,
     task_encoder: Encoders[T_batch] | None = None,
@@ -264,7 +292,12 @@ def get_val_datasets(  # noqa: PLR0913
         split_part: The split part of a folder, or the split of a metadataset.
         worker_config: Is carried along for `get_loader`.
         batch_size: Samples of a batch; None for encoded samples.
+        batch_budget: In place of `batch_size`, a column and the maximum padded size
+            of a batch: {"tokens": 32768}. See `BudgetBatchDataset`.
         batch_drop_last: Whether a short last batch is left out.
+        packing: Plans packs from columns of the folders, see `PackPlan`: {"length":
+            "tokens", "capacity": 8192}. The encoder's `pack_selected_samples` makes
+            a pack.
         packing_buffer_size: How many samples at a time the encoder's hooks pack.
         limit: The number of batches of each dataset, as in `get_val_dataset`.
         task_encoder: As in `get_train_dataset`.
@@ -291,7 +324,9 @@ def get_val_datasets(  # noqa: PLR0913
         request.code,
         checksums,
         worker_config,
-        Batching(batch_size, batch_drop_last, packing_buffer_size),
+        Batching.of_arguments(
+            batch_size, batch_drop_last, packing_buffer_size, packing, batch_budget
+        ),
     )
     node = not_staged(request.node, request.location, _ONCE)
     with validating():

@@ -51,6 +51,10 @@ from energize.task.encoder import (
 from energize.task.hooks import Hook, check_encoder
 from energize.task.load import LoadingCode
 from energize.task.pipeline import STORED, SampleOrder
+from energize.task.planning import BatchBudget, PackPlan
+
+MISSING: Any = object()
+"""The default of a batch size, which has to be set."""
 
 T_batch = TypeVar("T_batch")
 _log = logging.getLogger("energize")
@@ -100,7 +104,9 @@ def _checked(encoder: object) -> Encoder[Any]:
     return encoder
 
 
-def batch_size_of(stage: Stage[Any], default: int | None) -> int | None:
+def batch_size_of(
+    stage: Stage[Any], default: int | BatchBudget | None
+) -> int | BatchBudget | None:
     """Return the `batch_size` in the stage's `batch`, else the one for all stages.
 
     Args:
@@ -146,22 +152,72 @@ class Batching:
     """How samples become batches.
 
     Attributes:
-        batch_size: Samples of a batch; None for encoded samples.
+        batch_size: Samples of a batch, or a budget; None for encoded samples.
         drop_last: Whether a short last batch is dropped.
-        packing_buffer_size: Samples that the encoder packs at a time; None for no
-            packing.
+        packing: Samples that the encoder packs at a time, or a plan of packs; None for
+            no packing.
     """
 
-    batch_size: int | None
+    batch_size: int | BatchBudget | None
     drop_last: bool = False
-    packing_buffer_size: int | None = None
+    packing: int | PackPlan | None = None
+
+    @classmethod
+    def of_arguments(
+        cls,
+        batch_size: Any,
+        drop_last: bool,
+        packing_buffer_size: int | None,
+        packing: PackPlan | Mapping[str, Any] | None,
+        batch_budget: BatchBudget | Mapping[str, int] | None,
+    ) -> Batching:
+        """Return the batching of arguments of a dataset.
+
+        Raises:
+            ConfigError: For arguments that exclude each other, or a missing size.
+        """
+        if batch_budget is not None:
+            if batch_size not in (MISSING, None):
+                raise ConfigError(
+                    f"batch_size={batch_size} and batch_budget are both set. Remove "
+                    "one of them"
+                )
+            batch_size = BatchBudget.of_argument(batch_budget)
+        if batch_size is MISSING:
+            raise ConfigError(
+                "batch_size is missing. Set batch_size=32 for example, None for single "
+                "samples, or batch_budget={'tokens': 32768}"
+            )
+        if packing is None:
+            return cls(batch_size, drop_last, packing_buffer_size)
+        if packing_buffer_size is not None:
+            raise ConfigError(
+                "packing plans packs by columns, and packing_buffer_size packs a "
+                "stream. Remove one of them"
+            )
+        return cls(batch_size, drop_last, PackPlan.of_argument(packing))
+
+    def with_budget(self, budget: Mapping[str, int]) -> Batching:
+        """Return the same with the budget of a file; raise if a size is set, too."""
+        if self.batch_size is not None:
+            raise ConfigError(
+                f"batch_budget is set here, and batch_size={self.batch_size} by the "
+                "program. Pass batch_size=None, or remove batch_budget"
+            )
+        return replace(self, batch_size=BatchBudget.of_argument(budget))
+
+    def in_order(self) -> Batching:
+        """Return the same for validation, whose batches keep the order of samples."""
+        if not isinstance(self.batch_size, BatchBudget):
+            return self
+        return replace(self, batch_size=replace(self.batch_size, keep_order=True))
 
     def options(self) -> dict[str, Any]:
         """Return the arguments of `TaskEncoder.build_batch`."""
         return {
             "batch_size": self.batch_size,
             "batch_drop_last": self.drop_last,
-            "packing_buffer_size": self.packing_buffer_size,
+            "packing_buffer_size": self.packing,
         }
 
 
@@ -311,6 +367,7 @@ class Builder:
         for leaf in leaves:
             groups.setdefault(id(self.encoder_of(leaf)), []).append(leaf)
         builder = self._for_node(node)
+        builder = replace(builder, batching=builder.batching.in_order())
         parts = []
         for group in groups.values():
             samples = [builder.samples(leaf) for leaf in group]
@@ -381,6 +438,11 @@ class Builder:
         if node.packing is not None:
             with place_noted(node.location):
                 builder = self._packed(node, node.packing)
+        if node.batch_budget is not None:
+            with place_noted(node.location):
+                builder = replace(
+                    builder, batching=builder.batching.with_budget(node.batch_budget)
+                )
         if node.level is None:
             return builder
         if self.level is not None:
@@ -392,13 +454,13 @@ class Builder:
 
     def _packed(self, node: MixNode, packing: Packing) -> Builder:
         encoders = self.encoders_of(node)
-        if self.batching.packing_buffer_size is not None or len(encoders) > 1:
+        if self.batching.packing is not None or len(encoders) > 1:
             raise ConfigError(
-                "packing needs one task encoder for all samples and no "
-                f"packing_buffer_size, got {len(encoders)} task encoders"
+                "packing needs one task encoder for all samples and no packing by the "
+                f"program, got {len(encoders)} task encoders"
             )
         encoder = PackingEncoder(encoders[0], packing.packer, *packing.joined)
-        batching = replace(self.batching, packing_buffer_size=packing.buffer_size)
+        batching = replace(self.batching, packing=packing.plan or packing.buffer_size)
         return replace(self, encoder_of=lambda _: encoder, batching=batching)
 
     def mix_batches(self, node: Mix) -> Dataset[Any]:
@@ -434,11 +496,10 @@ class Builder:
         ]
         batching = self.batching
         with place_noted(node.location):
-            if batching.batch_size is None or batching.packing_buffer_size is not None:
+            if not isinstance(batching.batch_size, int) or batching.packing is not None:
                 raise ConfigError(
                     "composition needs a batch_size and cannot be combined with "
-                    "packing_buffer_size. Set batch_size and remove "
-                    "packing_buffer_size"
+                    "packing. Set batch_size and remove packing"
                 )
             drop_last = composition.drop_last
             batches: Dataset[Any] = ComposedDataset(

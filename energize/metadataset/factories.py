@@ -16,7 +16,15 @@ from energize.inference.verify import inferred_texts
 from energize.metadataset.leaves import Share, shares_below
 from energize.metadataset.located import noted, place_noted
 from energize.metadataset.models import EPOCHIZED
-from energize.metadataset.nodes import Folder, Join, Leaf, Mix, MixNode, user_factory
+from energize.metadataset.nodes import (
+    AT_TOP,
+    Folder,
+    Join,
+    Leaf,
+    Mix,
+    MixNode,
+    user_factory,
+)
 from energize.metadataset.resolver import combined_multiplier
 from energize.order import Schedule
 from energize.task.decode import SampleDecoder
@@ -227,7 +235,7 @@ def loaded_dataset(leaf: Leaf, order: SampleOrder, **options: Any) -> LoadedData
 
 def _check_single_numbers(node: MixNode, outer: str = "") -> None:
     """Raise `ConfigError` if a number for each dataset does not describe the mix."""
-    keys = [key for key in ("packing", "level") if getattr(node, key) is not None]
+    keys = [key for key in AT_TOP if getattr(node, key) is not None]
     if isinstance(node, Mix):
         keys += _other_keys(node, outer)
         for child in node.children:

@@ -18,6 +18,7 @@ from typing import (
     Literal,
     TypeAlias,
     Union,
+    cast,
 )
 
 from pydantic import (
@@ -52,6 +53,7 @@ from energize.order.timeline import SCHEMES
 from energize.order.weights import INTERPOLATIONS
 from energize.packing.packer import METHODS, Packer
 from energize.task.encoder import Level
+from energize.task.planning import PackPlan
 
 ENERGIZE: Final = "energize"
 ENERGON: Final = "megatron.energon"
@@ -300,32 +302,73 @@ class CompositionKeys(Keys):
     drop_last: bool | None = None
 
 
+_TOO_LONG = {False: ("skip",), True: ("drop", "cut")}
+"""Choices for samples that are too long, by whether packs are planned."""
+
+
 class Packing(Keys):
-    """How encoded samples are packed, see `Packer` and `concat_pack`."""
+    """How encoded samples are packed, see `Packer`, `PackPlan` and `concat_pack`.
+
+    With a `window`, packs are planned: lengths are columns. Without it, a buffer of a
+    stream is packed: lengths are fields of encoded samples.
+    """
 
     length: Names
     capacity: Sizes
     method: Annotated[str, OneOf(METHODS)] = "best_fit"
     buffer_size: PositiveInt = 1000
-    too_long: Literal["error", "skip"] = "error"
+    window: PositiveInt | None = None
+    homogeneous: Text | None = None
+    measure: Names | None = None
+    too_long: Literal["error", "skip", "drop", "cut"] = "error"
     fields: Names | None = None
     flatten: Names | None = None
 
     @model_validator(mode="after")
     def _fits(self) -> Packing:
-        _ = self.packer
+        others = {"method", "buffer_size"}
+        needs = "a packing without window"
+        if self.window is None:
+            others = {"homogeneous", "measure"}
+            needs = "a packing with a window"
+        misplaced = sorted(others & self.model_fields_set)
+        if misplaced:
+            raise ConfigError(f"{misplaced[0]} belongs to {needs}. Remove it")
+        if self.too_long not in ("error", *_TOO_LONG[self.window is not None]):
+            raise ConfigError(
+                f"too_long={self.too_long!r} must be 'error' or 'skip' for a buffer, "
+                "and 'error', 'drop' or 'cut' for a window"
+            )
+        _ = self.packer, self.plan
         return self
 
     @property
-    def packer(self) -> Packer:
-        """The packer, which chooses the samples of a pack."""
+    def plan(self) -> PackPlan | None:
+        """The plan of packs; None if a buffer is packed."""
+        if self.window is None:
+            return None
+        measure = None if self.measure is None else tuple(_listed(self.measure))
+        return PackPlan(
+            tuple(_listed(self.length)),
+            tuple(_listed(self.capacity)),
+            self.window,
+            self.homogeneous,
+            cast("Any", self.too_long),
+            measure,
+        )
+
+    @property
+    def packer(self) -> Packer | None:
+        """The packer, which chooses the samples of a pack; None for planned packs."""
+        if self.window is not None:
+            return None
         lengths = _listed(self.length)
         sizes = _listed(self.capacity)
         return Packer(
             tuple(lengths),
             tuple(sizes),
             self.method,  # type: ignore[arg-type]  # checked by the model
-            self.too_long,
+            cast("Any", self.too_long),
         )
 
     @property
@@ -688,6 +731,7 @@ class AtTop(Keys):
     """A split, or a stage."""
 
     packing: Packing | None = None
+    batch_budget: dict[str, PositiveInt] | None = None
     level: Annotated[LevelKeys, AfterValidator(LevelKeys.level)] | None = None
 
 

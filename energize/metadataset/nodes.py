@@ -69,6 +69,10 @@ _ENTRY_OPTIONS = ("min_share", "max_share", "max_epochs")
 _QUOTA_OPTIONS = ("epoch_size", "sampling_method")
 
 
+AT_TOP = ("packing", "batch_budget", "level")
+"""Keys of splits and stages about all samples of a mix."""
+
+
 class MixNode(Keys):
     """A node of a resolved mix.
 
@@ -82,6 +86,8 @@ class MixNode(Keys):
         max_share: The greatest share of the blend.
         max_epochs: The number of epochs after which it is left out of the blend.
         packing: How its samples are packed, if it is the outermost node.
+        batch_budget: A column and the maximum padded size of its batches, if it is the
+            outermost node.
         level: How its batches are levelled, if it is the outermost node.
     """
 
@@ -94,6 +100,7 @@ class MixNode(Keys):
     max_share: float | None = None
     max_epochs: int | None = None
     packing: Packing | None = None
+    batch_budget: dict[str, int] | None = None
     level: Level | None = None
 
 

@@ -51,6 +51,7 @@ from energize.metadataset.models import (
     StagesKeys,
 )
 from energize.metadataset.nodes import (
+    AT_TOP,
     Blend,
     Concat,
     Folder,
@@ -456,12 +457,13 @@ class _Resolver:
         self, file: MetadatasetFile, node: MixNode | Stages, keys: AtTop, path: KeyPath
     ) -> MixNode | Stages | None:
         """Return a split or stage with its packing and level."""
-        if (keys.packing or keys.level) is None:
+        given = {name: getattr(keys, name) for name in AT_TOP}
+        if not any(value is not None for value in given.values()):
             return node
         if isinstance(node, Stages):
-            text = "a split with stages has packing and level stage by stage"
+            text = "a split with stages has packing, batch_budget and level by stage"
             return self.fault(file.text.place(path), text)
-        return node.model_copy(update={"packing": keys.packing, "level": keys.level})
+        return node.model_copy(update=given)
 
     def _part(
         self,
@@ -478,9 +480,11 @@ class _Resolver:
         if isinstance(node, Stages):
             location = file.text.place((*path, "path"))
             return self.fault(location, _has_stages(node, reason))
-        if node is None or reason == _IN_STAGE or (node.packing or node.level) is None:
+        if node is None or reason == _IN_STAGE:
             return node
-        key = "level" if node.packing is None else "packing"
+        key = next((name for name in AT_TOP if getattr(node, name) is not None), None)
+        if key is None:
+            return node
         text = (
             f"{key} is set here for samples that are mixed first. Set it for the "
             "whole mix"

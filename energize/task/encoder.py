@@ -50,6 +50,7 @@ from energize.task.hooks import (
     needs_of,
     overrides,
 )
+from energize.task.planning import BatchBudget, PackPlan
 
 _log = logging.getLogger("energize")
 
@@ -269,18 +270,19 @@ class TaskEncoder(Generic[T_sample, T_encoded_sample, T_raw_batch, T_batch]):
         self,
         dataset: Dataset[Any],
         *,
-        batch_size: int | None,
+        batch_size: int | BatchBudget | None,
         batch_drop_last: bool = False,
-        packing_buffer_size: int | None = None,
+        packing_buffer_size: int | PackPlan | None = None,
         worker_config: WorkerConfig | None = None,
     ) -> Dataset[Any]:
         """Return encoded samples as packed batches; may be overridden.
 
         Args:
             dataset: The encoded samples.
-            batch_size: Samples in a batch; None leaves them single.
+            batch_size: Samples in a batch, or a budget; None leaves them single.
             batch_drop_last: Whether an incomplete last batch is dropped.
-            packing_buffer_size: Samples in the packing buffer; None packs nothing.
+            packing_buffer_size: Samples in the packing buffer, or a plan of packs; None
+                packs nothing.
             worker_config: The ranks and the seed.
         """
         active = active_hooks(self)
@@ -296,7 +298,9 @@ class TaskEncoder(Generic[T_sample, T_encoded_sample, T_raw_batch, T_batch]):
                 )
             if "postencode_sample" in active:
                 dataset = MapDataset(dataset, Hook(self, "postencode_sample"))
-        if "batch_group_criterion" in active:
+        if isinstance(batch_size, BatchBudget):
+            dataset = self._of_budget(dataset, batch_size, active)
+        elif "batch_group_criterion" in active:
             group = Hook(self, "batch_group_criterion")
             dataset = GroupBatchDataset(
                 dataset, batch_size, group, batch, drop_last=batch_drop_last
@@ -309,15 +313,27 @@ class TaskEncoder(Generic[T_sample, T_encoded_sample, T_raw_batch, T_batch]):
             )
         return apply_encode_batch(self, dataset)
 
-    def _packed(
-        self, samples: Dataset[Any], buffer_size: int, active: frozenset[str]
+    def _of_budget(
+        self, samples: Dataset[Any], budget: BatchBudget, active: frozenset[str]
     ) -> Dataset[Any]:
-        missing = [name for name in _PACKING if name not in active]
-        if missing:
+        if "batch_group_criterion" in active:
             raise ConfigError(
-                f"packing_buffer_size={buffer_size} needs packing hooks, but "
-                f"{type(self).__name__} has no "
-                f"{' and no '.join(missing)}. Define both"
+                f"{type(self).__name__} overrides batch_group_criterion, which sets "
+                "the samples of a batch, and so does batch_budget. Remove one of them"
+            )
+        return budget.batches(samples, Hook(self, "batch"))
+
+    def _packed(
+        self, samples: Dataset[Any], packing: int | PackPlan, active: frozenset[str]
+    ) -> Dataset[Any]:
+        planned = isinstance(packing, PackPlan)
+        needed = _PACKING[1:] if planned else _PACKING
+        missing = [name for name in needed if name not in active]
+        if missing:
+            argument = "packing" if planned else f"packing_buffer_size={packing}"
+            raise ConfigError(
+                f"{argument} needs packing hooks, but {type(self).__name__} has no "
+                f"{' and no '.join(missing)}. Define {' and '.join(needed)}"
             )
         post = (
             Hook(self, "postencode_sample") if "postencode_sample" in active else None
@@ -329,7 +345,11 @@ class TaskEncoder(Generic[T_sample, T_encoded_sample, T_raw_batch, T_batch]):
                 "pack_selected_samples can yield"
             )
         select, pack = (Hook(self, name) for name in _PACKING)
-        return PackingDataset(samples, buffer_size, select, pack, sample_encoder=post)
+        if isinstance(packing, PackPlan):
+            if post is not None:
+                samples = MapDataset(samples, post)
+            return packing.packs(samples, pack)
+        return PackingDataset(samples, packing, select, pack, sample_encoder=post)
 
     @default
     def build_train_datasets(  # noqa: PLR0913
@@ -683,7 +703,7 @@ class PackingEncoder(AugmentTaskEncoder[Any, Any, Any, Any]):
 
     Args:
         task_encoder: The encoder.
-        packer: Selects the samples of each pack.
+        packer: Selects the samples of each pack; None for packs of a plan.
         fields: Fields that `concat_pack` joins.
         flatten: Fields whose lists `concat_pack` joins.
 
@@ -694,7 +714,7 @@ class PackingEncoder(AugmentTaskEncoder[Any, Any, Any, Any]):
     def __init__(
         self,
         task_encoder: TaskEncoder[Any, Any, Any, Any],
-        packer: Packer,
+        packer: Packer | None,
         fields: Sequence[str],
         flatten: Sequence[str],
     ) -> None:
@@ -711,6 +731,8 @@ class PackingEncoder(AugmentTaskEncoder[Any, Any, Any, Any]):
 
     def select_samples_to_pack(self, samples: list[Any]) -> list[list[Any]]:
         """Return the samples of each pack, as the packer selects them."""
+        if self.packer is None:
+            raise ConfigError("the packs are planned, so no samples are selected")
         return self.packer(samples)
 
     def pack_selected_samples(self, samples: list[Any]) -> Any:
@@ -783,13 +805,18 @@ class Level:
         encoder: TaskEncoder[Any, Any, Any, Any],
         samples: Dataset[Any],
         *,
-        batch_size: int | None,
+        batch_size: int | BatchBudget | None,
         batch_drop_last: bool,
-        packing_buffer_size: int | None,
+        packing_buffer_size: int | PackPlan | None,
     ) -> Dataset[Any]:
         """Return encoded samples after the other hooks, as batches of level cost."""
         if batch_size is None:
             raise ConfigError("level needs batches, but batch_size is None")
+        if isinstance(batch_size, BatchBudget):
+            raise ConfigError(
+                "level needs batches of equal size, and batch_budget makes batches of "
+                "equal cost. Remove one of the two"
+            )
         is_overridden = type(encoder).build_batch is not TaskEncoder.build_batch
         if is_overridden or "batch_group_criterion" in active_hooks(encoder):
             raise ConfigError(

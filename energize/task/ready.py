@@ -56,6 +56,7 @@ from energize.task.model_packing import (
     text_positions,
     uses_three_axes,
 )
+from energize.task.planning import PackPlan
 
 IGNORED = -100
 """Label of tokens without a loss, as models of transformers expect it."""
@@ -706,15 +707,15 @@ class ProcessorTaskEncoder(TaskEncoder[Any, Any, Any, Any]):
         return {"tokens": tokens, "media": media}
 
     def _packed(
-        self, samples: Dataset[Any], buffer_size: int, active: frozenset[str]
+        self, samples: Dataset[Any], packing: int | PackPlan, active: frozenset[str]
     ) -> Dataset[Any]:
         if not self.packing or self.max_length is None:
             raise ConfigError(
-                f"packing_buffer_size={buffer_size} fills rows up to max_length. Pass "
+                "packing fills rows of up to max_length tokens. Pass "
                 "ProcessorTaskEncoder(processor, packing=True, max_length=...)"
             )
         hooks = {"select_samples_to_pack", "pack_selected_samples"}
-        return super()._packed(samples, buffer_size, active | hooks)
+        return super()._packed(samples, packing, active | hooks)
 
     @default
     def select_samples_to_pack(self, samples: list[_Encoded]) -> list[list[_Encoded]]:

@@ -276,7 +276,7 @@ def _of(read: Callable[[Path], Seen], **options: Any) -> Corpus:
     return Corpus("saved", write, partial(read, **options))
 
 
-_STATE = ("saved state", "state's")
+_STATE = ("saved state", "state's", "saved position")
 _KEY = ("restore key", "is the key of", "is of another dataset")
 
 FORMATS = [

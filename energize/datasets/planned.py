@@ -1,0 +1,775 @@
+"""Packs and batches that are planned from columns, so that they have positions.
+
+The input is cut into windows of consecutive items. A `Plan` divides a window into
+groups by the lengths of its samples; each group is an item. A window is planned by
+itself, so it is a function of its number, and the only fact that a far position needs
+is the number of items before its window: its *anchor*, which states contain.
+"""
+
+from __future__ import annotations
+
+import logging
+from abc import abstractmethod
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from threading import Lock
+from typing import Any, Literal, Self, TypeVar
+
+import numpy as np
+
+from energize.core import tree
+from energize.core.arrays import Int64Array, UInt64Array, rows_by_value
+from energize.core.call import Call
+from energize.core.checks import (
+    checked_choice,
+    checked_flag,
+    checked_function,
+    checked_whole,
+)
+from energize.core.costs import ColumnCost, Cost, measure_item
+from energize.core.dataset import Dataset, IndexedDataset
+from energize.core.description import described, function_name, generates
+from energize.core.failures import Failed
+from energize.core.ignored import log_once
+from energize.core.lanes import WorkerConfig
+from energize.core.loss_weights import carried
+from energize.core.node import (
+    INFINITE,
+    LoopTraits,
+    NodeTraits,
+    Origin,
+    Routes,
+    SourceNode,
+    Span,
+)
+from energize.core.padding import Padded
+from energize.core.rng import derive, hash_positions
+from energize.core.trace import Request, location_of
+from energize.errors import (
+    ColumnError,
+    ConfigError,
+    NotIndexedError,
+    SkipSample,
+    StateError,
+)
+from energize.packing.packer import Capacity, checked_capacity
+from energize.packing.plan import (
+    Plan,
+    consecutive_batches,
+    interleaved,
+    merged,
+    planned_batches,
+    planned_packs,
+)
+
+T_in = TypeVar("T_in")
+T_co = TypeVar("T_co", covariant=True)
+
+WINDOW = 16_384
+"""Samples of a window, by default."""
+
+_PLANS = 4
+"""Cached plans; items are mostly read in order."""
+
+_ANCHORS = 64
+"""Anchors that are copied to other processes."""
+
+_MOST_WINDOWS = 2**40
+
+_OFF = 0.01
+"""Difference between planned and real lengths that is reported."""
+
+TOO_LONG = ("error", "drop", "cut")
+
+Length = Cost | ColumnCost
+"""The length of a sample: the name of a column, or a function of columns."""
+
+
+@dataclass(frozen=True, slots=True)
+class WindowSamples:
+    """What the columns have of the items of a window.
+
+    Attributes:
+        positions: Positions in the input, int64, shape (num_items,).
+        lengths: Lengths, int64, shape (num_items, num_lengths).
+        source: Number of the source of the first sample of each item, int64.
+        index: Number of that sample in its source, int64.
+    """
+
+    positions: Int64Array
+    lengths: Int64Array
+    source: Int64Array
+    index: Int64Array
+
+
+def _cost_of(length: Length) -> ColumnCost:
+    return length if isinstance(length, ColumnCost) else ColumnCost(length)
+
+
+class Anchors:
+    """The number of items before each window, as far as it is known.
+
+    Args:
+        count: Returns the number of items of a window.
+        first: The first window that is known.
+        items: Number of items before it.
+    """
+
+    def __init__(
+        self, count: Callable[[int], int], first: int = 0, items: int = 0
+    ) -> None:
+        self._count = count
+        self._first = first
+        self._items = [items]
+        self._lock = Lock()
+
+    def window_of(self, item: int) -> tuple[int, int]:
+        """Return the window of an item, and the number of items before the window."""
+        if item < self._items[0]:
+            return self._earlier.window_of(item)
+        while self._items[-1] <= item:
+            self._extend()
+        row = bisect_right(self._items, item) - 1
+        return self._first + row, self._items[row]
+
+    def before(self, window: int) -> int:
+        """Return the number of items before a window."""
+        if window < self._first:
+            return self._earlier.before(window)
+        while len(self._items) <= window - self._first:
+            self._extend()
+        return self._items[window - self._first]
+
+    @cached_property
+    def _earlier(self) -> Anchors:
+        """The windows before the first one, counted from the start."""
+        return Anchors(self._count)
+
+    def _extend(self) -> None:
+        known = len(self._items)
+        count = self._count(self._first + known - 1)
+        with self._lock:  # another thread may have come farther
+            if len(self._items) == known:
+                self._items.append(self._items[-1] + count)
+
+    def last(self) -> tuple[int, int]:
+        """Return an anchor near the end of what is known: a window, and its items."""
+        row = max(len(self._items) - _ANCHORS, 0)
+        return self._first + row, self._items[row]
+
+
+class PlannedDataset(IndexedDataset[T_co]):
+    """Items that are made of groups of samples of a window; the base of such nodes.
+
+    A subclass states `plan`. The items of a window are the groups of its plan.
+
+    A dataset that ends has the same groups in every epoch, so that all epochs have as
+    many steps. Put `RepeatDataset` below to plan every pass anew, as
+    `get_train_dataset` does.
+
+    Live changes of weights, edits of the mix and limits act on whole windows: they
+    change the samples of the next window. A stage that ends inside a window leaves its
+    remaining samples out.
+    """
+
+    window: int
+    maker: Callable[[list[Any]], Any]
+
+    def _set_up(
+        self,
+        dataset: Dataset[Any],
+        lengths: Sequence[ColumnCost],
+        maker: Callable[[list[Any]], Any],
+        window: int,
+        worker_config: WorkerConfig | None,
+        **parameters: Any,
+    ) -> None:
+        """Check and set the parameters, those of the subclass too."""
+        owner = type(self).__name__
+        checked_function(maker, f"{owner}: maker")
+        if generates(maker):
+            raise ConfigError(
+                f"{owner}: {function_name(maker)} must not be a generator function, as "
+                "each planned item has a fixed position. Return one item"
+            )
+        self.freeze(
+            [dataset],
+            worker_config,
+            lengths=tuple(lengths),
+            maker=maker,
+            window=checked_whole(window, f"{owner}: window", 1),
+            **parameters,
+        )
+        names = [name for length in lengths for name in length.columns]
+        if not dataset.indexed:
+            raise NotIndexedError(
+                f"{owner}: {tree.first_stream(self)} is a stream, so the lengths of "
+                "its samples are known only by reading. Give its data the columns "
+                f"{', '.join(names)} and filter by a column, or pack the stream with a "
+                "buffer (packing_buffer_size)"
+            )
+        for source in self.sources:
+            for length in self.lengths:
+                length.check(source)
+
+    lengths: tuple[ColumnCost, ...]
+
+    @abstractmethod
+    def plan(self, samples: WindowSamples) -> Plan:
+        """Return the plan of a window, a pure function of its samples."""
+
+    # Windows.
+
+    @property
+    def _per_epoch(self) -> int:
+        """Items of the input in an epoch; `INFINITE` without end."""
+        inner: int = self.inputs[0].size
+        return inner
+
+    def _window_bounds(self, window: int) -> tuple[int, int]:
+        """Return the first position of a window, and the end of it."""
+        start = window * self.window
+        return start, min(start + self.window, self._per_epoch)
+
+    @cached_property
+    def _windows(self) -> int:
+        """Windows of an epoch."""
+        return -(-self._per_epoch // self.window)
+
+    @cached_property
+    def _plan_of(self) -> Callable[[int], Plan]:
+        """Return the plan of a window, of the first epoch if the input ends."""
+        return lru_cache(_PLANS)(self._planned)
+
+    def _planned(self, window: int) -> Plan:
+        start, end = self._window_bounds(window)
+        return self.plan(self.samples_at(np.arange(start, end, dtype=np.int64)))
+
+    def samples_at(self, positions: Int64Array) -> WindowSamples:
+        """Return what the columns have of the items at positions of the input.
+
+        Raises:
+            ColumnError: If a length is no whole number, or not above 0. Lengths but the
+                first one may be 0.
+        """
+        child = self.children[0]
+        refs = child.refs(positions)
+        values = np.zeros((len(refs), len(self.lengths)))
+        for number, rows in rows_by_value(refs.source):
+            source = child.sources[number]
+            for column, length in enumerate(self.lengths):
+                values[rows, column] = length.of_samples(
+                    source, refs.index[rows], allow_zero=column > 0
+                )
+        wrong = np.argwhere(values != np.rint(values))
+        for row, column in wrong[:1].tolist():
+            source = child.sources[int(refs.source[row])]
+            raise ColumnError(
+                f"{source.where(int(refs.index[row]))}: its length must be a whole "
+                f"number, got {values[row, column]:g} by "
+                f"{', '.join(self.lengths[column].columns)}"
+            )
+        lengths = np.zeros((len(positions), len(self.lengths)), dtype=np.int64)
+        np.add.at(lengths, refs.item, values.astype(np.int64))
+        first = np.searchsorted(refs.item, np.arange(len(positions)))
+        return WindowSamples(positions, lengths, refs.source[first], refs.index[first])
+
+    def draws(self, positions: Int64Array, *words: str) -> UInt64Array:
+        """Return a random number for each position, uint64 of the same shape."""
+        drawn: UInt64Array = hash_positions(derive(self.key, *words), positions)
+        return drawn
+
+    @cached_property
+    def _anchors(self) -> Anchors:
+        first, items = self.__dict__.get("anchor", (0, 0))
+        return Anchors(lambda window: self._plan_of(window).count, first, items)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Include an anchor, so that other processes need no earlier windows."""
+        state = super().__getstate__()
+        return state | {"anchor": self._anchors.last()}
+
+    def replace(self, **changed: Any) -> Self:
+        """Return a copy with other values; its anchor is that of the first window."""
+        other = super().replace(**changed)
+        other.__dict__["anchor"] = (0, 0)
+        return other
+
+    def window_of(self, n: int) -> tuple[int, int]:
+        """Return the window of item `n`, and the number of items before the window."""
+        return self._anchors.window_of(self._epoch_of(n)[1])
+
+    def count_from(self, window: int, items: int, n: int) -> None:
+        """Count items from a window on, so that item `n` needs no earlier windows.
+
+        Args:
+            window: The window of item `n`.
+            items: Number of items before the window.
+            n: The item, which verifies the numbers.
+
+        Raises:
+            StateError: If item `n` is not in the window.
+        """
+        if self._per_epoch != INFINITE:
+            return  # an epoch is counted whole
+        count = self._plan_of(window).count if 0 <= window < _MOST_WINDOWS else 0
+        if not items <= n < items + count or items < 0:
+            raise StateError(
+                f"the saved state's 'anchors' have window {window} with {items} items "
+                f"before it, which does not contain item {n}. Load the state as it was "
+                "saved, with the mix that saved it"
+            )
+        self.__dict__["anchor"] = (window, items)
+        self.__dict__.pop("_anchors", None)
+
+    # The node.
+
+    @cached_property
+    def traits(self) -> NodeTraits:
+        return NodeTraits(
+            makes=True,
+            members=None,
+            gives_batches=False,
+            loop=LoopTraits(anchor=WindowAnchor(self)),
+        )
+
+    @cached_property
+    def size(self) -> int:
+        if self._per_epoch == INFINITE:
+            return INFINITE
+        return self._anchors.before(self._windows)
+
+    def _epoch_of(self, n: int) -> tuple[int, int]:
+        """Return the epoch of an item, and its number in the epoch."""
+        return (0, n) if self._per_epoch == INFINITE else divmod(n, max(self.size, 1))
+
+    def group_at(self, position: int) -> tuple[int, Plan, int, int]:
+        """Return the window of an item, its plan, the group, and the epoch."""
+        epoch, at = self._epoch_of(position)
+        window, before = self._anchors.window_of(at)
+        return window, self._plan_of(window), at - before, epoch
+
+    def route(self, positions: Int64Array) -> Routes:
+        none = np.zeros(0, dtype=np.int64)
+        members = [none]
+        owners = [none]
+        for row, position in enumerate(positions.tolist()):
+            window, plan, group, epoch = self.group_at(position)
+            numbers = plan.members(group) + window * self.window
+            members.append(numbers + self.shift_of(epoch))
+            owners.append(np.full(len(numbers), row, dtype=np.int64))
+        return Routes(np.concatenate(members), owner=np.concatenate(owners))
+
+    def shift_of(self, epoch: int) -> int:
+        """Return how far an epoch begins after the first one in the input."""
+        return epoch * self._per_epoch if epoch and self._is_same_each_epoch else 0
+
+    @cached_property
+    def _is_same_each_epoch(self) -> bool:
+        """Whether every epoch of the input has the same samples in the same order."""
+        child = self.children[0]
+        for window in range(self._windows):
+            positions = np.arange(*self._window_bounds(window), dtype=np.int64)
+            first = child.refs(positions)
+            second = child.refs(positions + self._per_epoch)
+            if not (
+                np.array_equal(first.index, second.index)
+                and np.array_equal(first.source, second.source)
+            ):
+                log_once(
+                    type(self).__name__,
+                    "epochs",
+                    "every epoch has the groups of the first one, because the dataset "
+                    "ends. Put RepeatDataset below it to plan every pass anew",
+                )
+                return False
+        return True
+
+    def reached(self, n: int) -> list[int]:
+        """Return the end of the started window: its content is fixed."""
+        epoch, at = self._epoch_of(n)
+        start = epoch * self._per_epoch if epoch else 0
+        window, before = self._anchors.window_of(at)
+        begin, end = self._window_bounds(window)
+        return [start + (begin if at == before else end)]
+
+    def spans(self, n: int) -> tuple[Sequence[Span], int]:
+        if self._epoch_of(n)[0]:
+            return (), 0
+        window, before = self._anchors.window_of(n)
+        return [Span(0, 0, window * self.window)], before
+
+    def settings(self) -> dict[str, Any]:
+        settings = super().settings()
+        settings["lengths"] = [
+            {**length.describe(), "function": described(length.cost)}
+            if not isinstance(length.cost, str)
+            else length.describe()
+            for length in self.lengths
+        ]
+        return settings
+
+    @cached_property
+    def _call(self) -> Call:
+        return Call(self.maker, self.key, carried, tolerance=self.failure_tolerance())
+
+    def make(self, items: list[Any], request: Request) -> list[T_co | Failed]:
+        def of_group(row: int) -> str:
+            return (
+                f"{len(items[row])} samples, the first of which is {request.where(row)}"
+            )
+
+        return self._call.map(items, request._replace(where=of_group))
+
+
+class WindowAnchor:
+    """The anchor of a planned dataset: a window, and the number of items before it."""
+
+    def __init__(self, node: PlannedDataset[Any]) -> None:
+        self._node = node
+
+    def at(self, n: int) -> list[int]:
+        """Return the window of item `n`, and the number of items before it."""
+        return list(self._node.window_of(n))
+
+    def restore(self, fact: Any, n: int) -> None:
+        """Count from the window of a state on, which must be that of item `n`."""
+        if not isinstance(fact, list) or [type(value) for value in fact] != [int, int]:
+            raise StateError(
+                "the saved state's 'anchors' must be pairs of whole numbers, got "
+                f"{str(fact)[:80]}"
+            )
+        window, items = fact
+        self._node.count_from(window, items, n)
+
+
+class PackDataset(PlannedDataset[T_co]):
+    """Packs of samples whose lengths are columns: item k is the pack k.
+
+    Each window of `window` samples is packed by itself, best fit decreasing, so packs
+    need no buffer and no lanes: they are the same on any ranks and workers, every rank
+    makes the same number of steps, and a run resumes from a state at once. All samples
+    of a window are in its packs, so shares hold in every window. Within a window, packs
+    are ordered so that every run of packs has nearly the same composition.
+
+    Args:
+        dataset: The dataset of samples to read. Only its index is used to plan.
+        length: Length of a sample: the name of a column, such as "tokens", or a
+            function of columns. A tuple for several capacities.
+        capacity: The sum of lengths that a pack holds, or a tuple of such sums.
+        packer: Makes a pack of a list of samples, such as `pack_selected_samples` of an
+            encoder.
+        window: Samples that are packed together.
+        homogeneous: "source" keeps the samples of a pack in one source. The name of a
+            column keeps samples of one value in a pack. None mixes them.
+        too_long: For a sample that is longer than a capacity: "error" raises, "drop"
+            leaves it out, "cut" counts it as the capacity, to which the encoder cuts
+            it.
+        measure: Length of an encoded sample: the name of a field, or a function; a
+            tuple for several capacities. Samples that no longer fit are left out of the
+            pack. None trusts the columns.
+        worker_config: Seeds the order by its `seed_offset`; passed to `get_loader`.
+
+    Raises:
+        ConfigError: For arguments that do not fit each other.
+        ColumnError: If a source lacks a column. While reading, if a length is no whole
+            number above 0, or above the capacity.
+        NotIndexedError: If the dataset is a stream.
+
+    Example:
+        >>> from energize import ListSource
+        >>> texts = ListSource(
+        ...     ["aaaaaaa", "bbbbb", "ccc", "dddd", "e"],
+        ...     columns={"size": [7, 5, 3, 4, 1]},
+        ... )
+        >>> packs = PackDataset(texts, "size", 10, "".join)
+        >>> sorted("".join(sorted(pack)) for pack in packs)
+        ['aaaaaaaccc', 'bbbbbdddde']
+    """
+
+    order_name = "PackDataset"
+
+    capacities: tuple[int, ...]
+    homogeneous: str | None
+    too_long: str
+    measure: tuple[Callable[[Any], int] | str, ...] | None
+
+    def __init__(  # noqa: PLR0913
+        self,
+        dataset: Dataset[T_in],
+        length: Length | tuple[Length, ...],
+        capacity: Capacity,
+        packer: Callable[[list[T_in]], T_co],
+        *,
+        window: int = WINDOW,
+        homogeneous: str | None = None,
+        too_long: Literal["error", "drop", "cut"] = "error",
+        measure: Any = None,
+        worker_config: WorkerConfig | None = None,
+    ) -> None:
+        lengths = length if isinstance(length, tuple) else (length,)
+        capacities = checked_capacity(capacity, "PackDataset")
+        measures = (
+            measure if isinstance(measure, tuple) or measure is None else (measure,)
+        )
+        if len(lengths) != len(capacities) or len(measures or lengths) != len(lengths):
+            raise ConfigError(
+                f"PackDataset: length has {len(lengths)} values, capacity "
+                f"{len(capacities)} and measure {len(measures or lengths)}. Pass one "
+                "length, and one measure if any, for each capacity"
+            )
+        checked_choice(too_long, "too_long", TOO_LONG, "PackDataset")
+        self._set_up(
+            dataset,
+            [_cost_of(value) for value in lengths],
+            packer,
+            window,
+            worker_config,
+            capacities=capacities,
+            homogeneous=homogeneous,
+            too_long=too_long,
+            measure=measures,
+        )
+        if homogeneous not in (None, "source"):
+            for source in self.sources:
+                source.column(str(homogeneous))
+
+    def plan(self, samples: WindowSamples) -> Plan:
+        capacities = np.array(self.capacities, dtype=np.int64)
+        is_long = (samples.lengths > capacities).any(axis=1)
+        if is_long.any() and self.too_long == "error":
+            raise self._too_long(samples, int(np.flatnonzero(is_long)[0]))
+        lengths = np.minimum(samples.lengths, capacities)
+        dropped = np.flatnonzero(is_long & (self.too_long == "drop"))
+        packed = np.flatnonzero(~is_long | (self.too_long == "cut"))
+        draws = self.draws(samples.positions, "member")
+        plan = merged(
+            [
+                (rows, planned_packs(lengths[rows], capacities, draws[rows]))
+                for rows in self._groups(samples, packed)
+            ]
+        )
+        amounts = np.zeros((plan.count, int(samples.source.max()) + 1))
+        pack_of = np.repeat(np.arange(plan.count), np.diff(plan.bounds))
+        np.add.at(
+            amounts,
+            (pack_of, samples.source[plan.order]),
+            lengths[plan.order, 0],
+        )
+        turns = self.draws(samples.positions[: plan.count], "turn")
+        ordered = plan.rearranged(interleaved(amounts, turns))
+        return replace(ordered, dropped=dropped)
+
+    def _groups(self, samples: WindowSamples, rows: Int64Array) -> list[Int64Array]:
+        """Return the rows of the samples that may share a pack, for each group."""
+        if self.homogeneous is None:
+            return [rows]
+        sources = samples.source[rows]
+        if self.homogeneous == "source":
+            return [rows[part] for _, part in rows_by_value(sources)]
+        numbers: dict[Any, int] = {}
+        values = np.zeros(len(rows), dtype=np.int64)
+        for source, part in rows_by_value(sources):
+            column = self.children[0].sources[source].column(self.homogeneous)
+            categories = column.categories
+            for row in part.tolist():
+                value = column.values[samples.index[rows[row]]].item()
+                word = value if categories is None else categories[value]
+                values[row] = numbers.setdefault(word, len(numbers))
+        return [rows[part] for _, part in rows_by_value(values)]
+
+    def _too_long(self, samples: WindowSamples, row: int) -> ColumnError:
+        """Return the error of the first sample that is longer than a capacity."""
+        source = self.children[0].sources[int(samples.source[row])]
+        lengths = samples.lengths[row].tolist()
+        by_source = [
+            f"{data.name}: {count} of {total}" for data, count, total in self._longer()
+        ]
+        return ColumnError(
+            f"{source.where(int(samples.index[row]))}: its length is "
+            f"{', '.join(map(str, lengths))}, but a pack holds "
+            f"{', '.join(map(str, self.capacities))} (longer samples by source: "
+            f"{', '.join(by_source)}). Raise the capacity, or set too_long='drop', or "
+            "'cut' if the encoder cuts samples to the capacity"
+        )
+
+    def _longer(self) -> Iterator[tuple[SourceNode[Any], int, int]]:
+        """Yield the sources with samples longer than a capacity: how many, of all."""
+        for source in self.sources:
+            index = np.arange(source.count, dtype=np.int64)
+            is_long = np.zeros(source.count, dtype=np.bool_)
+            for column, length in enumerate(self.lengths):
+                values = length.of_samples(source, index, allow_zero=column > 0)
+                is_long |= values > self.capacities[column]
+            if is_long.any():
+                yield source, int(is_long.sum()), source.count
+
+    def make(self, items: list[Any], request: Request) -> list[T_co | Failed]:
+        for position in request.positions.tolist():
+            self._count_dropped(position, request)
+        if self.measure is not None:
+            items = [
+                self._that_fit(position, members, request)
+                for position, members in zip(
+                    request.positions.tolist(), items, strict=True
+                )
+            ]
+        return super().make(items, request)
+
+    def _count_dropped(self, position: int, request: Request) -> None:
+        """Count the dropped samples of a window, with its first pack."""
+        window, plan, group, epoch = self.group_at(position)
+        if group or not len(plan.dropped):
+            return
+        child = self.inputs[0]
+        for row in plan.dropped.tolist():
+            at = row + window * self.window + self.shift_of(epoch)
+            reason = SkipSample(f"longer than the capacity of {self.capacities[0]}")
+            failed = Failed(reason, location_of(child, at))
+            request.reading.leave_out(failed, child, [Origin(0, at)])
+
+    def _that_fit(
+        self, position: int, members: list[Any] | Padded, request: Request
+    ) -> list[Any] | Padded:
+        """Return the samples of a pack in whose order the capacities are kept."""
+        if isinstance(members, Padded):
+            return members
+        window, plan, group, epoch = self.group_at(position)
+        rows = plan.members(group)
+        starts = rows + window * self.window + self.shift_of(epoch)
+        real = [
+            [
+                int(measure_item(member, measure, f"sample {row}", "PackDataset"))
+                for measure in self.measure or ()
+            ]
+            for row, member in enumerate(members)
+        ]
+        planned = self.samples_at(rows + window * self.window).lengths
+        self._warn_of_lengths(np.array(real), np.minimum(planned, self.capacities))
+        kept = []
+        room = np.array(self.capacities)
+        for member, needs, at in zip(members, real, starts.tolist(), strict=True):
+            left = room - np.array(needs)
+            if (left < 0).any():
+                reason = SkipSample("encoded longer than its column, the pack is full")
+                failed = Failed(reason, location_of(self.inputs[0], at))
+                request.reading.leave_out(failed, self.inputs[0], [Origin(0, at)])
+            else:
+                kept.append(member)
+                room = left
+        return kept
+
+    def _warn_of_lengths(self, real: Int64Array, planned: Int64Array) -> None:
+        """Warn once for a column whose lengths are not those of encoded samples."""
+        for column, length in enumerate(self.lengths):
+            total = int(planned[:, column].sum())
+            off = abs(int(real[:, column].sum()) - total)
+            if off > _OFF * total:
+                log_once(
+                    "PackDataset",
+                    ",".join(length.columns),
+                    f"the samples of a pack have {int(real[:, column].sum())} by "
+                    f"{self.measure}, but {total} by the column "
+                    f"{', '.join(length.columns)} (logged once). Measure the column "
+                    "again with `energize prepare --column`",
+                    logging.WARNING,
+                )
+
+
+class BudgetBatchDataset(PlannedDataset[T_co]):
+    """Batches of as many samples as fit a budget of padded length.
+
+    The padded size of a batch is its number of samples times its longest length. Each
+    window of samples is divided into batches of samples of similar length, in random
+    order. All ranks make the same number of steps.
+
+    Args:
+        dataset: The dataset of samples to read. Only its index is used to plan.
+        budget: The maximum padded size by the length: `{"tokens": 32768}`, or a pair of
+            a function of columns and the size.
+        batcher: Makes a batch of a list of samples.
+        window: Samples that are batched together.
+        keep_order: Whether batches have consecutive samples, in order, as for
+            validation.
+        worker_config: Seeds the order by its `seed_offset`; passed to `get_loader`.
+
+    Raises:
+        ConfigError: For a budget that is not one length and a whole number above 0.
+        ColumnError: If a source lacks the column. While reading, if a length is no
+            whole number above 0, or above the budget.
+        NotIndexedError: If the dataset is a stream.
+
+    Example:
+        >>> from energize import ListSource
+        >>> texts = ListSource(
+        ...     ["aa", "b", "cccc", "ddd"], columns={"size": [2, 1, 4, 3]}
+        ... )
+        >>> batches = BudgetBatchDataset(texts, {"size": 8}, list)
+        >>> sorted(map(sorted, batches))
+        [['aa', 'b'], ['cccc', 'ddd']]
+    """
+
+    order_name = "BudgetBatchDataset"
+
+    budget: int
+    keep_order: bool
+
+    def __init__(
+        self,
+        dataset: Dataset[T_in],
+        budget: Mapping[str, int] | tuple[Length, int],
+        batcher: Callable[[list[T_in]], T_co],
+        *,
+        window: int = WINDOW,
+        keep_order: bool = False,
+        worker_config: WorkerConfig | None = None,
+    ) -> None:
+        length, size = checked_budget(budget)
+        self._set_up(
+            dataset,
+            [_cost_of(length)],
+            batcher,
+            window,
+            worker_config,
+            budget=size,
+            keep_order=checked_flag(keep_order, "keep_order", "BudgetBatchDataset"),
+        )
+
+    @cached_property
+    def traits(self) -> NodeTraits:
+        return replace(super().traits, gives_batches=True)
+
+    def plan(self, samples: WindowSamples) -> Plan:
+        lengths = samples.lengths[:, 0]
+        longest = int(lengths.argmax())
+        if lengths[longest] > self.budget:
+            source = self.children[0].sources[int(samples.source[longest])]
+            raise ColumnError(
+                f"{source.where(int(samples.index[longest]))}: its length is "
+                f"{lengths[longest]}, but a batch holds {self.budget}. Raise the "
+                "budget, or leave long samples out by a column"
+            )
+        if self.keep_order:
+            return consecutive_batches(lengths, self.budget)
+        draws = self.draws(samples.positions, "member")
+        plan = planned_batches(lengths, self.budget, draws)
+        turns = self.draws(samples.positions[: plan.count], "turn")
+        return plan.rearranged(np.argsort(turns, kind="stable"))
+
+
+def checked_budget(budget: Any) -> tuple[Length, int]:
+    """Return the length and the size of a budget.
+
+    Raises:
+        ConfigError: If it is not one length and a whole number above 0.
+    """
+    pairs = list(budget.items()) if isinstance(budget, Mapping) else [budget]
+    if len(pairs) != 1 or not isinstance(pairs[0], tuple) or len(pairs[0]) != 2:
+        raise ConfigError(
+            "batch_budget must be one column and its maximum, such as "
+            f"{{'tokens': 32768}}, got {budget!r}"
+        )
+    [(length, size)] = pairs
+    return length, checked_whole(size, "batch_budget", 1)
