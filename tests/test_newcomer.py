@@ -75,7 +75,10 @@ ASKED = {  # what is typed, and what the error says
         lambda: train(sample_type=dict),
         "sample_type must be a dataclass that extends Sample",
     ),
-    "no size": (lambda: get_train_dataset("photos"), "argument: 'batch_size'"),
+    "no size": (
+        lambda: get_train_dataset("photos"),
+        "batch_size is missing.*batch_size=32",
+    ),
     "size 0": (lambda: train(batch_size=0), ">= 1, got 0"),
     "a word": (lambda: train(batch_size="32"), ">= 1, got '32'"),
     "a config": (

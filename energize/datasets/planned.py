@@ -89,7 +89,7 @@ Length = Cost | ColumnCost
 
 @dataclass(frozen=True, slots=True)
 class WindowSamples:
-    """What the columns have of the items of a window.
+    """The lengths and sources of the items of a window, from columns.
 
     Attributes:
         positions: Positions in the input, int64, shape (num_items,).
@@ -173,6 +173,8 @@ class PlannedDataset(IndexedDataset[T_co]):
     change the samples of the next window. A stage that ends inside a window leaves its
     remaining samples out.
     """
+
+    order_name = "PlannedDataset"
 
     window: int
     maker: Callable[[list[Any]], Any]
@@ -446,7 +448,7 @@ class WindowAnchor:
 
 
 class PackDataset(PlannedDataset[T_co]):
-    """Packs of samples whose lengths are columns: item k is the pack k.
+    """Packs of samples with lengths in columns: item k is the pack k.
 
     Each window of `window` samples is packed by itself, best fit decreasing, so packs
     need no buffer and no lanes: they are the same on any ranks and workers, every rank

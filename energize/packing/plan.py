@@ -286,7 +286,7 @@ def _largest_fitting(
 
 
 def planned_batches(lengths: Int64Array, budget: int, draws: UInt64Array) -> Plan:
-    """Plan batches of samples of similar length, whose padded size fits a budget.
+    """Plan batches of samples of similar length with a padded size within a budget.
 
     The padded size of a batch is its number of samples times its longest length.
 
@@ -314,7 +314,7 @@ def planned_batches(lengths: Int64Array, budget: int, draws: UInt64Array) -> Pla
 
 
 def consecutive_batches(lengths: Int64Array, budget: int) -> Plan:
-    """Plan batches of consecutive samples, whose padded size fits a budget.
+    """Plan batches of consecutive samples with a padded size within a budget.
 
     Args:
         lengths: Lengths of at most the budget, int64, shape (num_samples,).
@@ -347,7 +347,7 @@ def interleaved(amounts: FloatArray, draws: UInt64Array) -> Int64Array:
     order of the van der Corput sequence.
 
     Args:
-        amounts: What each group has of each source, such as tokens, float64, shape
+        amounts: Length of the samples of each source in each group, float64, shape
             (num_groups, num_sources).
         draws: A random number for each group, shape (num_groups,).
 

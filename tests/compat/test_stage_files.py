@@ -301,7 +301,7 @@ def test_what_cannot_be_built(folder, monkeypatch):
             "tokens is not a prepared[^$]*requested at .*tokens.toml:3",
         ),
         ("missing.toml", two, missing, "gone' does not exist[^$]*missing.toml:3"),
-        ("seeds.toml", {}, TypeError, "missing .*'batch_size'"),
+        ("seeds.toml", {}, ez.ConfigError, "batch_size is missing"),
         (
             "seeds.toml",
             two | {"repeat": False},

@@ -266,7 +266,7 @@ def test_what_cannot_be_merged():
         (
             [T.RandomRotation(9, fill=(1, 2, 3))],
             torch.zeros(1, 9, 9),
-            "3 values, the image 1 chan",
+            "3 values, the image has 1 chan",
         ),
         ([], np.zeros((3, 3)), "got array"),
         ([], torch.zeros(3), r"got a tensor \(3,\)"),

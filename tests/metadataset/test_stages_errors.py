@@ -124,7 +124,7 @@ def test_the_split_is_chosen_where_stages_are_read(examples):
         TypeError, match="multiple values for keyword argument 'split_part'"
     ):
         build_stage(stage, batch_size=2, split_part="val")
-    with pytest.raises(TypeError, match="'batch_size'"):
+    with pytest.raises(ConfigError, match="batch_size is missing"):
         build_stage(stage)
 
 
