@@ -635,7 +635,7 @@ class PackDataset(PlannedDataset[T_co]):
     def _that_fit(
         self, position: int, members: list[Any] | Padded, request: Request
     ) -> list[Any] | Padded:
-        """Return the samples of a pack in whose order the capacities are kept."""
+        """Return the samples of a pack that fit, one after another."""
         if isinstance(members, Padded):
             return members
         window, plan, group, epoch = self.group_at(position)
@@ -664,7 +664,7 @@ class PackDataset(PlannedDataset[T_co]):
         return kept
 
     def _warn_of_lengths(self, real: Int64Array, planned: Int64Array) -> None:
-        """Warn once for a column whose lengths are not those of encoded samples."""
+        """Warn once if the lengths of a column differ from those of encoded samples."""
         for column, length in enumerate(self.lengths):
             total = int(planned[:, column].sum())
             off = abs(int(real[:, column].sum()) - total)

@@ -207,7 +207,7 @@ class Batching:
         return replace(self, batch_size=BatchBudget.of_argument(budget))
 
     def in_order(self) -> Batching:
-        """Return the same for validation, whose batches keep the order of samples."""
+        """Return the same for validation: batches keep the order of samples."""
         if not isinstance(self.batch_size, BatchBudget):
             return self
         return replace(self, batch_size=replace(self.batch_size, keep_order=True))
