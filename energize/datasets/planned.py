@@ -450,7 +450,7 @@ class WindowAnchor:
 class PackDataset(PlannedDataset[T_co]):
     """Packs of samples with lengths in columns: item k is the pack k.
 
-    Each window of `window` samples is packed by itself, best fit decreasing, so packs
+    Each window of `window` samples is packed by itself, largest samples first, so packs
     need no buffer and no lanes: they are the same on any ranks and workers, every rank
     makes the same number of steps, and a run resumes from a state at once. All samples
     of a window are in its packs, so shares hold in every window. Within a window, packs
@@ -553,15 +553,8 @@ class PackDataset(PlannedDataset[T_co]):
                 for rows in self._groups(samples, packed)
             ]
         )
-        amounts = np.zeros((plan.count, int(samples.source.max()) + 1))
-        pack_of = np.repeat(np.arange(plan.count), np.diff(plan.bounds))
-        np.add.at(
-            amounts,
-            (pack_of, samples.source[plan.order]),
-            lengths[plan.order, 0],
-        )
         turns = self.draws(samples.positions[: plan.count], "turn")
-        ordered = plan.rearranged(interleaved(amounts, turns))
+        ordered = interleaved(plan, samples.source, lengths[:, 0], turns)
         return replace(ordered, dropped=dropped)
 
     def _groups(self, samples: WindowSamples, rows: Int64Array) -> list[Int64Array]:

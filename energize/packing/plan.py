@@ -6,17 +6,31 @@ and of a random number for each sample, so all processes compute the same plan.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from bisect import bisect_right
 from dataclasses import dataclass
+from operator import le, sub, truediv
 
 import numpy as np
 
-from energize.core.arrays import FloatArray, Int64Array, UInt64Array, rows_by_value
+from energize.core.arrays import Int64Array, UInt64Array
 
-_UNITS = 2**16
-"""Capacities above this are measured in larger units, rounded up for each sample."""
+_STEPS = 2
+"""Levels of lengths for each doubling, by which samples have a shape."""
 
-_SCALE = 1.0 / 2**64
+_TRIES = 4
+"""Samples of a shape that are tried for a pack."""
+
+_CANDIDATES = 256
+"""Groups that the next one is chosen from."""
+
+_SOURCES = 32
+"""Columns for sources in the order of groups."""
+
+_SCALE = 2**16
+"""Largest difference of a group from the mean, in whole numbers."""
+
+_TAKEN = 2**62
+"""Distance of a group that is in the order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,12 +99,12 @@ def merged(plans: list[tuple[Int64Array, Plan]]) -> Plan:
 def planned_packs(
     lengths: Int64Array, capacities: Int64Array, draws: UInt64Array
 ) -> Plan:
-    """Plan packs, best fit decreasing.
+    """Plan packs, one after another, of the largest samples that fit.
 
-    Samples of equal length are interchangeable: draws decide in which packs they are.
-    With one capacity, packs are formed over a histogram of the lengths, in about one
-    microsecond per sample. With several, packs are filled one after another, with the
-    sample that uses the largest part of the capacities and still fits.
+    With one capacity this is first fit decreasing. With several, the next sample is the
+    largest one by the capacity that has the most room left, so that a pack uses all
+    capacities alike. Samples of equal lengths are interchangeable: draws decide in
+    which packs they are.
 
     Args:
         lengths: Lengths of at most the capacities, int64, shape (num_samples,
@@ -107,182 +121,114 @@ def planned_packs(
         >>> [plan.members(pack).tolist() for pack in range(plan.count)]
         [[0, 2], [1, 3, 4]]
     """
-    units = -(-capacities // _UNITS)
-    sizes = -(-lengths // units)
-    room = capacities // units
-    # Rounding up to units may make the longest samples too long by a part of a unit.
-    sizes = np.minimum(sizes, room)
-    if len(capacities) == 1:
-        by_length = np.lexsort((draws, sizes[:, 0]))
-        return _by_histogram(sizes[:, 0], int(room[0]), by_length)
-    return _by_filling(sizes, room, np.lexsort((draws, sizes[:, 0])))
-
-
-class _Shelves:
-    """Packs by the room that they have left, with equal packs counted together."""
-
-    def __init__(self, capacity: int) -> None:
-        self.capacity = capacity
-        self._packs: list[list[tuple[int, object]]] = [[] for _ in range(capacity + 1)]
-        self._rooms = 0  # bit r: some pack has room r
-
-    def add(self, room: int, count: int, content: object) -> None:
-        """Add `count` packs of the same lengths."""
-        self._packs[room].append((count, content))
-        self._rooms |= 1 << room
-
-    def tightest(self, length: int) -> int | None:
-        """Return the least room that a length fits in; None without one."""
-        fitting = self._rooms >> length
-        if not fitting:
-            return None
-        return length + (fitting & -fitting).bit_length() - 1
-
-    def take(self, room: int, at_most: int) -> tuple[int, object]:
-        """Remove up to `at_most` equal packs with a room."""
-        shelf = self._packs[room]
-        count, content = shelf.pop()
-        taken = min(at_most, count)
-        if count > taken:
-            shelf.append((count - taken, content))
-        if not shelf:
-            self._rooms &= ~(1 << room)
-        return taken, content
-
-    def all(self) -> list[tuple[int, object]]:
-        """Return all packs: how many are equal, and their lengths as nested pairs."""
-        return [pack for shelf in self._packs for pack in shelf]
-
-
-def _by_histogram(lengths: Int64Array, capacity: int, by_length: Int64Array) -> Plan:
-    """Return best-fit packs for one capacity.
-
-    Args:
-        lengths: Lengths, int64, shape (num_samples,).
-        capacity: The capacity.
-        by_length: Numbers of the samples by ascending length.
-    """
-    counts = np.bincount(lengths, minlength=capacity + 1)
-    shelves = _Shelves(capacity)
-    for length in np.flatnonzero(counts)[::-1].tolist():
-        left = int(counts[length])
-        while left:
-            room = shelves.tightest(length)
-            if room is None:
-                _add_full(shelves, length, left)
-                left = 0
-            else:
-                used, content = shelves.take(room, left)
-                shelves.add(room - length, used, (content, length))
-                left -= used
-    return _assigned(shelves, counts, by_length)
-
-
-def _add_full(shelves: _Shelves, length: int, count: int) -> None:
-    """Add packs of samples of one length only."""
-    per_pack = shelves.capacity // length if length else count
-    full, rest = divmod(count, per_pack)
-    for members, packs in ((per_pack, full), (rest, 1)):
-        if members and packs:
-            content: object = None
-            for _ in range(members):
-                content = (content, length)
-            shelves.add(shelves.capacity - members * length, packs, content)
-
-
-def _assigned(shelves: _Shelves, counts: Int64Array, by_length: Int64Array) -> Plan:
-    """Return the plan of packs of lengths, by giving each length to its samples."""
-    first = (np.cumsum(counts) - counts).tolist()
-    rows: list[int] = []
-    bounds = [0]
-    for count, content in shelves.all():
-        lengths = _unnested(content)
-        for _ in range(count):
-            for length in lengths:
-                rows.append(first[length])
-                first[length] += 1
-            bounds.append(len(rows))
-    order = by_length[np.array(rows, dtype=np.int64)]
-    none = np.zeros(0, dtype=np.int64)
-    return Plan(order, np.array(bounds, dtype=np.int64), none)
-
-
-def _unnested(content: object) -> list[int]:
-    lengths = []
-    while isinstance(content, tuple):
-        content, length = content
-        lengths.append(length)
-    return lengths
-
-
-def _by_filling(
-    sizes: Int64Array, capacities: Int64Array, by_length: Int64Array
-) -> Plan:
-    """Return packs for several capacities, filled one after another.
-
-    The next sample of a pack is the one with the largest sum of parts of the
-    capacities. Candidates are the longest fitting samples for every combination of the
-    other lengths.
-
-    Args:
-        sizes: Lengths, int64, shape (num_samples, num_capacities).
-        capacities: Capacities, int64, shape (num_capacities,).
-        by_length: Numbers of the samples by ascending first length.
-    """
-    stacks: dict[tuple[int, ...], list[int]] = defaultdict(list)
-    present: dict[tuple[int, ...], int] = defaultdict(int)
-    for number in by_length.tolist():
-        first, *others = sizes[number].tolist()
-        stacks[first, *others].append(number)
-        present[tuple(others)] |= 1 << first
-    room = capacities.tolist()
-    parts = [1.0 / capacity for capacity in room]
-    order: list[int] = []
-    bounds = [0]
-    while present:
-        left = list(room)
-        while (best := _largest_fitting(present, left, parts)) is not None:
-            stack = stacks[best]
-            order.append(stack.pop())
-            if not stack:
-                _remove(present, best)
-            left = [space - size for space, size in zip(left, best, strict=True)]
-        bounds.append(len(order))
+    if len(capacities) == 1 or not len(lengths):
+        order, bounds = _by_length(lengths[:, 0], int(capacities[0]), draws)
+    else:
+        order, bounds = _by_room(lengths, capacities, draws)
     none = np.zeros(0, dtype=np.int64)
     return Plan(np.array(order, dtype=np.int64), np.array(bounds, dtype=np.int64), none)
 
 
-def _remove(present: dict[tuple[int, ...], int], lengths: tuple[int, ...]) -> None:
-    """Remove lengths of which no sample is left."""
-    others = lengths[1:]
-    present[others] ^= 1 << lengths[0]
-    if not present[others]:
-        del present[others]
+def _by_length(
+    lengths: Int64Array, capacity: int, draws: UInt64Array
+) -> tuple[list[int], list[int]]:
+    """Return the order and the bounds of packs for one capacity."""
+    by_length = np.lexsort((draws, lengths))
+    numbers = by_length.tolist()
+    ascending = lengths[by_length].tolist()
+    order: list[int] = []
+    bounds = [0]
+    while numbers:
+        room = capacity
+        while end := bisect_right(ascending, room):
+            room -= ascending.pop(end - 1)
+            order.append(numbers.pop(end - 1))
+        bounds.append(len(order))
+    return order, bounds
+
+
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    """Samples of similar other lengths, by ascending first length.
+
+    Attributes:
+        least: The least of each length.
+        most: The largest of each length.
+        firsts: First lengths, ascending.
+        numbers: Numbers of the samples.
+    """
+
+    least: list[int]
+    most: list[int]
+    firsts: list[int]
+    numbers: list[int]
+
+
+def _shapes(lengths: Int64Array, draws: UInt64Array) -> list[_Shape]:
+    """Return samples by shape, with large ones first."""
+    parts, exponents = np.frexp(lengths[:, 1:])
+    levels = exponents * _STEPS + np.floor((parts - 0.5) * 2 * _STEPS).astype(np.int64)
+    by_level = np.lexsort((draws, lengths[:, 0], *levels.T))
+    is_new = (np.diff(levels[by_level], axis=0) != 0).any(axis=1)
+    shapes = []
+    for numbers in np.split(by_level, np.flatnonzero(is_new) + 1):
+        members = lengths[numbers]
+        shape = _Shape(
+            members.min(axis=0).tolist(),
+            members.max(axis=0).tolist(),
+            members[:, 0].tolist(),
+            numbers.tolist(),
+        )
+        shapes.append(shape)
+    return shapes[::-1]
+
+
+def _by_room(
+    lengths: Int64Array, capacities: Int64Array, draws: UInt64Array
+) -> tuple[list[int], list[int]]:
+    """Return the order and the bounds of packs for several capacities."""
+    shapes = _shapes(lengths, draws)
+    sizes = lengths.tolist()
+    full = capacities.tolist()
+    order: list[int] = []
+    bounds = [0]
+    while len(order) < len(sizes):
+        room = full
+        while (match := _largest_fitting(shapes, sizes, room, full)) is not None:
+            shape, at = match
+            number = shape.numbers.pop(at)
+            shape.firsts.pop(at)
+            if not shape.numbers:
+                shapes.remove(shape)
+            order.append(number)
+            room = list(map(sub, room, sizes[number]))
+        bounds.append(len(order))
+    return order, bounds
 
 
 def _largest_fitting(
-    present: dict[tuple[int, ...], int], left: list[int], parts: list[float]
-) -> tuple[int, ...] | None:
-    """Return the lengths of the largest sample that fits; None if none fits."""
-    if left[0] < 0:
-        return None
-    below = (1 << (left[0] + 1)) - 1
-    best = None
-    largest = -1.0
-    for others, firsts in present.items():
-        fitting = firsts & below
-        if not fitting or any(
-            size > space for size, space in zip(others, left[1:], strict=True)
-        ):
+    shapes: list[_Shape], sizes: list[list[int]], room: list[int], full: list[int]
+) -> tuple[_Shape, int] | None:
+    """Return the shape and the place in it of a pack's next sample; None if none fits.
+
+    Of each shape, the longest samples by the first length are tried.
+    """
+    shares = list(map(truediv, room, full))
+    capacity = shares.index(max(shares))
+    match = None
+    largest = -1
+    for shape in shapes:
+        if shape.most[capacity] <= largest or not all(map(le, shape.least, room)):
             continue
-        first = fitting.bit_length() - 1
-        part = first * parts[0] + sum(
-            size * part for size, part in zip(others, parts[1:], strict=True)
-        )
-        if part > largest:
-            largest = part
-            best = (first, *others)
-    return best
+        end = bisect_right(shape.firsts, room[0])
+        for at in range(end - 1, max(end - _TRIES, 0) - 1, -1):
+            size = sizes[shape.numbers[at]]
+            if all(map(le, size, room)):
+                if size[capacity] > largest:
+                    largest = size[capacity]
+                    match = shape, at
+                break
+    return match
 
 
 def planned_batches(lengths: Int64Array, budget: int, draws: UInt64Array) -> Plan:
@@ -339,42 +285,61 @@ def consecutive_batches(lengths: Int64Array, budget: int) -> Plan:
     return Plan(order, np.array(bounds, dtype=np.int64), none)
 
 
-def interleaved(amounts: FloatArray, draws: UInt64Array) -> Int64Array:
-    """Order groups so that every run of groups has nearly the same composition.
+def interleaved(
+    plan: Plan, source: Int64Array, lengths: Int64Array, draws: UInt64Array
+) -> Plan:
+    """Return the plan with its groups ordered so that all runs have similar shares.
 
-    Groups are divided by the source that they have most of, beyond the mean. The groups
-    of a source are spaced evenly over the window, with large and small excesses in the
-    order of the van der Corput sequence.
+    The next group is the one, of the `_CANDIDATES` next ones in random order, that
+    brings the lengths of the sources so far nearest to their shares of the window.
+    Every run of groups has these shares to within about one group, or two with very
+    many sources.
 
     Args:
-        amounts: Length of the samples of each source in each group, float64, shape
-            (num_groups, num_sources).
+        plan: The plan of a window.
+        source: Number of the source of each sample of the window, int64.
+        lengths: Length of each sample of the window, int64.
         draws: A random number for each group, shape (num_groups,).
-
-    Returns:
-        The numbers of the groups in their new order, int64, shape (num_groups,).
     """
-    count = len(amounts)
-    if amounts.shape[1] < 2:
-        return np.argsort(draws, kind="stable")
-    excess = amounts - amounts.mean(axis=0)
-    kind = excess.argmax(axis=1)
-    turns = np.zeros(count)
-    for source, rows in rows_by_value(kind):
-        by_excess = rows[np.lexsort((draws[rows], excess[rows, source]))]
-        ranks = np.argsort(np.argsort(_van_der_corput(len(rows)), kind="stable"))
-        shift = float(draws[rows[0]]) * _SCALE
-        turns[by_excess[ranks]] = (np.arange(len(rows)) + shift % 1.0) / len(rows)
-    return np.lexsort((draws, turns))
+    order = np.argsort(draws, kind="stable")
+    excess = _excess(plan, source, lengths)[order]
+    if excess.shape[1] < 2:
+        return plan.rearranged(order)
+    squares = (excess * excess).sum(axis=1)
+    candidates = np.arange(min(_CANDIDATES, plan.count))
+    distances = squares[candidates]
+    vectors = excess[candidates]
+    total = np.zeros(excess.shape[1], dtype=np.int64)
+    turns = []
+    for following in range(len(candidates), plan.count + len(candidates)):
+        nearest = int((distances + 2 * (vectors @ total)).argmin())
+        turns.append(candidates[nearest])
+        total += vectors[nearest]
+        if following < plan.count:
+            candidates[nearest] = following
+            distances[nearest] = squares[following]
+            vectors[nearest] = excess[following]
+        else:
+            distances[nearest] = _TAKEN
+    return plan.rearranged(order[np.array(turns, dtype=np.int64)])
 
 
-def _van_der_corput(count: int) -> FloatArray:
-    """Return the first numbers of the van der Corput sequence in base 2."""
-    values = np.zeros(count)
-    numbers = np.arange(count)
-    step = 0.5
-    while numbers.any():
-        values += step * (numbers & 1)
-        numbers >>= 1
-        step /= 2
-    return values
+def _excess(plan: Plan, source: Int64Array, lengths: Int64Array) -> Int64Array:
+    """Return by how much each group has more of each source than the mean group.
+
+    The largest sources have a column, the others one together. Values are scaled to
+    whole numbers, so that sums are the same in all processes.
+    """
+    by_source = np.argsort(-np.bincount(source, lengths), kind="stable")
+    column_of = np.minimum(np.argsort(by_source), _SOURCES - 1)
+    columns = min(len(by_source), _SOURCES)
+    group_of = np.repeat(np.arange(plan.count), np.diff(plan.bounds))
+    amounts = np.bincount(
+        group_of * columns + column_of[source[plan.order]],
+        lengths[plan.order],
+        minlength=plan.count * columns,
+    ).reshape(plan.count, columns)
+    excess = amounts - amounts.sum(axis=0) / max(plan.count, 1)
+    largest = max(float(np.abs(excess).max(initial=0)), 1.0)
+    scaled: Int64Array = np.rint(excess * (_SCALE / largest)).astype(np.int64)
+    return scaled
