@@ -110,7 +110,7 @@ _HUGE = 4
 _TOLERANCE = _MEAN // 200
 """A group is level if no price is above the mean by more than this amount."""
 
-_EXCHANGES = ((1, 32), (2, 64))
+_EXCHANGES = ((1, 32), (2, 64), (3, 32))
 """Items that two groups exchange at a time, and the maximum number of rounds."""
 
 _SETS = 64
