@@ -51,6 +51,7 @@ from .datasets.order import (
     ShuffleDataset,
 )
 from .datasets.packing import PackingDataset, ShuffleBufferDataset
+from .datasets.planned import BudgetBatchDataset, PackDataset
 from .datasets.prop import by_property
 from .datasets.quota import ComposedDataset, QuotaDataset
 from .datasets.transform import (
@@ -110,6 +111,7 @@ __all__ = [
     "Batch",
     "BatchDataset",
     "BlendDataset",
+    "BudgetBatchDataset",
     "CaptioningSample",
     "ColumnCost",
     "ComposedDataset",
@@ -152,6 +154,7 @@ __all__ = [
     "MixBatchDataset",
     "NotIndexedError",
     "NotPreparedError",
+    "PackDataset",
     "PackingDataset",
     "PreferenceSample",
     "ProcessorTaskEncoder",

@@ -21,6 +21,7 @@ from energize.task.hooks import (
     stateless,
 )
 from energize.task.model_packing import ModelPacking
+from energize.task.planning import BatchBudget, PackPlan
 from energize.task.ready import (
     ImageClassificationBatch,
     ImageClassificationTaskEncoder,
@@ -33,11 +34,13 @@ from energize.task.ready import (
 __all__ = [
     "AugmentTaskEncoder",
     "Batch",
+    "BatchBudget",
     "Cooker",
     "DefaultTaskEncoder",
     "ImageClassificationBatch",
     "ImageClassificationTaskEncoder",
     "ModelPacking",
+    "PackPlan",
     "Padding",
     "ProcessorBatch",
     "ProcessorTaskEncoder",

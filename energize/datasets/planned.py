@@ -472,7 +472,6 @@ class PackDataset(PlannedDataset[T_co]):
         measure: Length of an encoded sample: the name of a field, or a function; a
             tuple for several capacities. Samples that no longer fit are left out of the
             pack. None trusts the columns.
-        worker_config: Seeds the order by its `seed_offset`; passed to `get_loader`.
 
     Raises:
         ConfigError: For arguments that do not fit each other.
@@ -498,7 +497,7 @@ class PackDataset(PlannedDataset[T_co]):
     too_long: str
     measure: tuple[Callable[[Any], int] | str, ...] | None
 
-    def __init__(  # noqa: PLR0913
+    def __init__(
         self,
         dataset: Dataset[T_in],
         length: Length | tuple[Length, ...],
@@ -509,7 +508,6 @@ class PackDataset(PlannedDataset[T_co]):
         homogeneous: str | None = None,
         too_long: Literal["error", "drop", "cut"] = "error",
         measure: Any = None,
-        worker_config: WorkerConfig | None = None,
     ) -> None:
         lengths = length if isinstance(length, tuple) else (length,)
         capacities = checked_capacity(capacity, "PackDataset")
@@ -528,7 +526,7 @@ class PackDataset(PlannedDataset[T_co]):
             [_cost_of(value) for value in lengths],
             packer,
             window,
-            worker_config,
+            None,
             capacities=capacities,
             homogeneous=homogeneous,
             too_long=too_long,

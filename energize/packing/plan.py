@@ -117,8 +117,9 @@ def planned_packs(
 
     Example:
         >>> lengths = np.array([[7], [5], [3], [4], [1]])
-        >>> plan = planned_packs(lengths, np.array([10]), np.arange(5))
-        >>> [plan.members(pack).tolist() for pack in range(plan.count)]
+        >>> draws = np.arange(5, dtype=np.uint64)
+        >>> plan = planned_packs(lengths, np.array([10]), draws)
+        >>> sorted(sorted(plan.members(n).tolist()) for n in range(plan.count))
         [[0, 2], [1, 3, 4]]
     """
     if len(capacities) == 1 or not len(lengths):
