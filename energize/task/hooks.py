@@ -14,6 +14,7 @@ from difflib import get_close_matches
 from functools import cached_property, lru_cache
 from itertools import chain, repeat
 from operator import attrgetter
+from pathlib import Path
 from typing import Any, ClassVar, Literal, Self, TypeVar, cast, overload
 
 import numpy as np
@@ -465,10 +466,13 @@ class Cook(Hook):
         )
 
     def describe(self) -> str:
-        """Return the name of the cook function."""
-        return getattr(
-            self.cooker.cook, "__qualname__", type(self.cooker.cook).__qualname__
-        )
+        """Return the name of the cook function, with its auxiliary stores."""
+        cook = self.cooker.cook
+        name: str = getattr(cook, "__qualname__", type(cook).__qualname__)
+        stores = [
+            f"{key}={Path(store.get_path()).name}" for key, store in self.aux.items()
+        ]
+        return f"{name}({', '.join(stores)})" if stores else name
 
     def _called(self, argument: CrudeSample, extra: dict[str, Any]) -> Any:
         aux = dict(self.aux)
