@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import chain
 
 import numpy as np
 import pytest
@@ -22,10 +23,11 @@ from energize import (
     StateMismatchError,
     get_loader,
 )
+from energize.datasets.planned import PackDataset
 from energize.errors import ColumnError
 from energize.experimental import LevelBufferDataset, LevelDataset
 from energize.testing import check_resume, check_topology
-from tests.support.loading import take
+from tests.support.loading import loader_of, take
 
 
 def lengths(count, start=0, seed=0, name="texts"):
@@ -102,6 +104,27 @@ class TestSeveralCosts:
         dataset = self.batches(packs=packs)
         check_resume(dataset, items=20)
         check_topology(dataset, world_sizes=(1, 2, 3), num_workers=(0, 2), items=24)
+
+    def test_planned_packs(self):
+        """Ranks and a state do not change the order; global batches stay the same."""
+        samples = RepeatDataset(ShuffleDataset(pictures()))
+        packs = PackDataset(samples, "tokens", 1000, list, window=64)
+        plain = BatchDataset(packs, 2, list)
+        level = BatchDataset(packs, 2, list, level=BOTH, global_batch_size=8)
+        expected = level.at(range(24))
+        for start in range(0, 24, 4):
+            members = [
+                sorted(chain.from_iterable(dataset.at(range(start, start + 4))))
+                for dataset in (plain, level)
+            ]
+            assert members[0] == members[1]
+        check_resume(level, items=24)
+        ranks = [loader_of(level, 2, rank, 2) for rank in range(2)]
+        rows = zip(*(take(loader, 5) for loader in ranks), strict=True)
+        assert [batch for row in rows for batch in row] == expected[:10]
+        resumed = loader_of(level)
+        resumed.load_state_dict(ranks[0].state_dict())
+        assert take(resumed, 14) == expected[10:]
 
     @pytest.mark.parametrize("cost", ["tokens", lambda tokens: tokens**2])
     def test_a_single_cost_in_a_list_or_dict_is_this_cost(self, cost):
