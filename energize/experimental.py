@@ -10,6 +10,7 @@ from energize.compat.stage_files import (
     get_staged_train_dataset,
     read_stages,
 )
+from energize.datasets.align import AlignDataset
 from energize.datasets.level import LevelBufferDataset, LevelDataset
 from energize.datasets.stage_plan import Stage, StagePlan
 from energize.datasets.stages import StagedDataset
@@ -17,6 +18,7 @@ from energize.loader.following import Follower, WeightsFile
 from energize.loader.remap import RemapReport
 
 __all__ = [
+    "AlignDataset",
     "Follower",
     "LevelBufferDataset",
     "LevelDataset",

@@ -97,7 +97,7 @@ def test_counts_agree(name):
 
 ONCE = """
 list; shuffle; shuffle in windows; shuffle of concat; map; batch; batch of batches; concat; log;
-level; level batches; composed, padded; property; property, others; by ranges that end;
+level; level batches; composed, padded; aligned; property; property, others; by ranges that end;
 blend, even, all_exhausted;
 blend, exact, all_exhausted; blend, random, all_exhausted; blend, round_robin, all_exhausted
 """
@@ -109,6 +109,7 @@ EXACT = dict.fromkeys(ONCE.replace("\n", " ").strip().split("; "), (1, 1)) | {
     "epochs counted": (3, 3),
     "limit": (0, 1),
     "level batches, drop last": (0, 1),
+    "aligned, drop last": (0, 1),
 }
 """How often an epoch visits each sample: at least, at most."""
 

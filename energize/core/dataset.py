@@ -36,6 +36,7 @@ from energize.core.node import (
     SourceNode,
     Span,
 )
+from energize.core.padding import with_marks
 from energize.core.reader import DatasetReader, PositionReader, open_lane
 from energize.core.stream import (
     ContentStream,
@@ -352,6 +353,16 @@ class IndexedDataset(Dataset[T_co]):
                 "traits = NodeTraits(makes=True) to the class"
             )
 
+    def substitutes(self, position: int) -> Iterator[int]:
+        """Yield positions of the input with items that replace a failed member.
+
+        Only called if the node has the trait `substitutes`.
+
+        Args:
+            position: The position of the member in the input.
+        """
+        return iter(())
+
     @cached_property
     def children(self) -> tuple[IndexedDataset[Any], ...]:
         """The datasets that positions of `route` belong to, one for each input.
@@ -436,7 +447,8 @@ class IndexedDataset(Dataset[T_co]):
                 "per epoch"
             )
         at = np.array([position], dtype=np.int64)
-        return read_items(self, at, _READING)[0]
+        item: T_co = with_marks(read_items(self, at, _READING)[0])[0]
+        return item
 
     def at(
         self, positions: npt.ArrayLike, reading: ReadContext = _READING
@@ -455,7 +467,8 @@ class IndexedDataset(Dataset[T_co]):
                 f"{type(self).__name__}.at: positions must be whole numbers >= 0 and "
                 f"below 2**62 in one row, got {str(positions)[:80]}"
             )
-        return read_items(self, values.astype(np.int64), reading)
+        items = read_items(self, values.astype(np.int64), reading)
+        return [with_marks(item)[0] for item in items]
 
     def open(
         self,

@@ -35,7 +35,8 @@ class Routes(NamedTuple):
         child: The number of that input; None if there is only one.
         owner: The row of the requested position that it belongs to, ascending; None if
             an item is made of a single item of an input.
-        padding: Whether it only fills a padding row, which does not count.
+        padding: Whether it only fills a padding row, which does not count. An item is
+            padding as a whole if all its rows are.
     """
 
     position: Int64Array
@@ -169,12 +170,15 @@ class LoopTraits:
         pads: Some items are padding, made of samples that are counted elsewhere (see
             `Routes.padding`).
         anchor: Locates far items at once, see `Anchor`; None if no fact is needed.
+        step_items: The number of consecutive items, from a multiple of it, among which
+            each step of all ranks has to stay; None for any number.
     """
 
     cuts: bool = False
     steps: int | None = None
     pads: bool = False
     anchor: Anchor | None = None
+    step_items: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,6 +221,9 @@ class NodeTraits:
         members: Number of items of the input that one item is made of; None if the
             number depends on the data.
         gives_batches: Whether items are batches; None if that depends on the inputs.
+        substitutes: Whether the node chooses the positions of substitutes for its
+            members, with `substitutes(position)`. Otherwise they are of the same
+            source.
         stream: How the node is read in lanes.
         loop: How the node affects the loops of a loader.
         mix: How the node combines several inputs.
@@ -227,6 +234,7 @@ class NodeTraits:
     draws: bool = False
     members: int | None = 1
     gives_batches: bool | None = None
+    substitutes: bool = False
     stream: StreamTraits = StreamTraits()
     loop: LoopTraits = LoopTraits()
     mix: MixTraits = MixTraits()
@@ -292,6 +300,7 @@ class IndexedNode(Node[T_co], Protocol[T_co]):
     def taken(self, n: int) -> Sequence[int] | None: ...
     def spans(self, n: int) -> tuple[Sequence[Span], int]: ...
     def reached(self, n: int) -> Sequence[int] | None: ...
+    def substitutes(self, position: int) -> Iterator[int]: ...
     def refs(self, positions: npt.ArrayLike, attempt: int = 0) -> Refs: ...
     def consumed(self, n: int) -> Int64Array: ...
 

@@ -196,27 +196,47 @@ def _matched_rows(
 
 @dataclass(frozen=True, slots=True)
 class Padded:
-    """An item with padding in place of samples that failed or were skipped.
+    """An item with padding in place of samples that failed or were skipped, or with
+    fillers.
 
     It travels up a tree in place of the item if failed samples have no substitutes
-    (`ReadContext.substitute`). No function of a user sees it.
+    (`ReadContext.substitute`), or if a node adds fillers. No function of a user sees
+    it.
 
     Attributes:
         item: The item, made with substitutes for these samples.
         slots: The numbers of these samples among those that the item is made of.
-        rows: The numbers of the rows of the item that are made of them.
-        count: Number of samples that the item is made of.
+        rows: The numbers of the rows of the item that are made of them, and of fillers.
+        count: Number of samples that the item is made of, without fillers.
+        fillers: The numbers of the rows that are made of additional samples.
     """
 
     item: Any
     slots: tuple[int, ...]
     rows: tuple[int, ...]
     count: int
+    fillers: tuple[int, ...] = ()
 
     @property
     def is_whole(self) -> bool:
         """Whether all samples of the item failed."""
         return len(self.slots) == self.count
+
+    @classmethod
+    def with_fillers(cls, members: list[Any], item: Any, fillers: int) -> Padded:
+        """Return an item made of members, the last ones of which are fillers."""
+        first = len(members) - fillers
+        rows = moved_rows(members, item, range(first, len(members)))
+        return cls(item, (), rows, first, rows)
+
+    def made_into(self, result: Any) -> Padded:
+        """Return the result of a function of the item, with the padding of both."""
+        rows = moved_rows(self.item, unpadded(result), self.rows)
+        fillers = moved_rows(self.item, unpadded(result), self.fillers)
+        if type(result) is Padded:
+            rows = (*rows, *result.rows)
+            fillers = (*fillers, *result.fillers)
+        return Padded(unpadded(result), self.slots, rows, self.count, fillers)
 
     @classmethod
     def of_members(cls, members: Sequence[Any], sizes: Iterable[int]) -> Padded:
@@ -226,14 +246,17 @@ class Padded:
         plain: list[Any] = []
         slots: list[int] = []
         rows: list[int] = []
+        fillers: list[int] = []
         first = 0
         for member, size in zip(members, sizes, strict=True):
             if type(member) is Padded and size:
+                row = first + len(fillers)
                 slots.extend(first + slot for slot in member.slots)
-                rows.extend(first + row for row in member.rows)
+                rows.extend(row + number for number in member.rows)
+                fillers.extend(row + number for number in member.fillers)
             plain.append(unpadded(member))
             first += size
-        return cls(plain, tuple(slots), tuple(rows), first)
+        return cls(plain, tuple(slots), tuple(rows), first, tuple(fillers))
 
 
 def unpadded(item: Any) -> Any:
@@ -252,12 +275,14 @@ class Marks(NamedTuple):
     Attributes:
         is_padding: Whether the item is padding as a whole.
         slots: The numbers of its samples that failed, see `Padded`.
-        rows: The numbers of its rows that are made of them.
+        rows: The numbers of its rows that are made of them, and of fillers.
+        fillers: The numbers of its rows that are made of additional samples.
     """
 
     is_padding: bool = False
     slots: tuple[int, ...] = ()
     rows: tuple[int, ...] = ()
+    fillers: tuple[int, ...] = ()
 
 
 UNMARKED = Marks()
@@ -269,7 +294,8 @@ def with_marks(item: Any, is_copy: bool = False) -> tuple[Any, Marks]:
     """
     if type(item) is not Padded:
         return (marked(item), Marks(True)) if is_copy else (item, UNMARKED)
-    marks = Marks(is_copy or item.is_whole, item.slots, item.rows)
+    marks = Marks(is_copy or item.is_whole, item.slots, item.rows, item.fillers)
     if marks.is_padding:
         return marked(item.item), marks
-    return with_padding(item.item, item.rows, item.count), marks
+    count = item.count + len(item.fillers)
+    return with_padding(item.item, item.rows, count), marks

@@ -17,6 +17,7 @@ from energize.core import tree
 from energize.core.arrays import Int64Array
 from energize.core.lanes import Lane
 from energize.core.node import INFINITE, LAST_START, IndexedNode, Node, Origin
+from energize.core.padding import with_marks
 from energize.core.randomness import read_in_window
 from energize.core.stream import (
     WINDOW,
@@ -146,7 +147,7 @@ class PositionReader(Reader[T]):
     def __next__(self) -> T:
         if not self._queue:
             self._queue.extend(self.several(self.most_at_once, 0.0).items)
-        item = self._queue.popleft()
+        item: T = with_marks(self._queue.popleft())[0]
         if self._watch is not None:
             self._watch(self._position(self._delivered - 1))
         return item

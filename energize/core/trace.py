@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
@@ -35,7 +35,7 @@ from energize.core.node import (
     SourceNode,
     Span,
 )
-from energize.core.padding import Padded, has_padding, moved_rows, unpadded
+from energize.core.padding import Padded, has_padding, unpadded
 from energize.core.quarantine import Listed
 from energize.core.randomness import defer, read_in_window
 from energize.core.rng import derive
@@ -79,8 +79,7 @@ def make_padded(
     results = list(node.make([*map(unpadded, items)], request))
     for row, item in enumerate(items):
         if type(item) is Padded and type(results[row]) is not Failed:
-            rows = moved_rows(item.item, results[row], item.rows)
-            results[row] = replace(item, item=results[row], rows=rows)
+            results[row] = item.made_into(results[row])
     return results
 
 
@@ -372,10 +371,7 @@ class Trace:
         def of_row(row: int) -> str:
             return location_of(node, int(positions[row]), reading.attempt)
 
-        request = Request(positions, reading, of_row)
-        if reading.substitute:
-            return node.make(items, request)
-        return make_padded(node, items, request)
+        return make_padded(node, items, Request(positions, reading, of_row))
 
     def _owned(
         self, routes: Routes, reading: ReadContext, start: int, stop: int
@@ -385,7 +381,7 @@ class Trace:
         first = bounds[0]
         members = self._members(routes, reading, first, bounds[-1])
         items: list[Any] = [members[a - first : b - first] for a, b in pairwise(bounds)]
-        if reading.substitute or not has_padding(members):
+        if not has_padding(members):
             return items
         return [
             Padded.of_members(item, self._sizes(routes, *rows))
@@ -447,6 +443,8 @@ class Trace:
         outer = call_context.get()
         call_context.set(outer._replace(gathering=self.node))
         try:
+            if reading.attempt and self.node.traits.substitutes:
+                return self._other_members(routes, reading, start, stop)
             items = self._gathered(of_members, start, stop)
             for row, item in enumerate(items):
                 if type(item) is Failed:
@@ -454,11 +452,32 @@ class Trace:
                     child = self.node.children[
                         0 if routes.child is None else routes.child[at]
                     ]
-                    items[row] = _substituted(
-                        child, routes.position[at : at + 1], of_members, item
-                    )
+                    position = routes.position[at : at + 1]
+                    others = self._substitutes(int(position[0]))
+                    items[row] = _substituted(child, position, of_members, item, others)
         finally:
             leave_call(outer, reading.config)
+        return items
+
+    def _substitutes(self, position: int) -> Iterator[int] | None:
+        node = self.node
+        return node.substitutes(position) if node.traits.substitutes else None
+
+    def _other_members(
+        self, routes: Routes, reading: ReadContext, start: int, stop: int
+    ) -> list[Any]:
+        """Return a substitute for every member, at a position that the node chooses."""
+        of_members = reading.again(0)
+        child = self.node.children[0]
+        items = []
+        for position in routes.position[start:stop].tolist():
+            others = self.node.substitutes(position)
+            chosen = [position, *islice(others, reading.attempt)][-1:]
+            at = np.array(chosen, dtype=np.int64)
+            [item] = Trace(child, at).read(of_members)
+            if type(item) is Failed:
+                item = _substituted(child, at, of_members, item, others)
+            items.append(item)
         return items
 
     def _sizes(self, routes: Routes, start: int, stop: int) -> Iterator[int]:
@@ -576,32 +595,45 @@ def expect(dataset: IndexedNode[Any], positions: Int64Array) -> int:
 
 
 def _substituted(
-    dataset: IndexedNode[Any], position: Int64Array, reading: ReadContext, item: Any
+    dataset: IndexedNode[Any],
+    position: Int64Array,
+    reading: ReadContext,
+    item: Any,
+    others: Iterator[int] | None = None,
 ) -> Any:
     """Return the first substitute for a failed item that does not fail; `Padded` if
     `reading.substitute` is not set.
+
+    Substitutes are the items at positions `others`, if given.
     """
+    slot = position
     tries = 1
+    attempt = reading.attempt
     while type(item) is Failed:
-        attempt = reading.attempt + tries - 1
         # Where each sample has its own slot, one that would only fill another slot does
         # not count.
-        if not item.remembered and (reading.substitute or not attempt):
+        if not item.remembered and (reading.substitute or attempt + tries == 1):
             reading.leave_out(item, dataset, int(position[0]), attempt)
-        if tries >= MAX_ATTEMPTS:
+        other = None if others is None else next(others, None)
+        if tries >= MAX_ATTEMPTS or (others is not None and other is None):
             raise SubstitutionError(
                 f"item {int(position[0])}: the sample and its {tries - 1} substitutes "
                 f"were all skipped or failed, the last one at {item}. To leave out "
                 "nearly all samples, use FilterDataset, which continues with the next "
                 "sample, or leave them out when the data are prepared"
             )
-        [item] = Trace(dataset, position).read(reading.again(reading.attempt + tries))
+        if other is None:
+            attempt += 1
+        else:
+            position = np.array([other], dtype=np.int64)
+        [item] = Trace(dataset, position).read(reading.again(attempt))
         tries += 1
     if reading.substitute:
         return item
-    count = len(dataset.refs(position))
+    count = len(dataset.refs(slot))
     slots = tuple(range(count))
-    return Padded(unpadded(item), slots, slots, count)
+    fillers = item.fillers if type(item) is Padded else ()
+    return Padded(unpadded(item), slots, (*slots, *fillers), count, fillers)
 
 
 def location_of(dataset: IndexedNode[Any], position: int, attempt: int = 0) -> str:

@@ -239,6 +239,7 @@ def padding(node: Any, positions: Int64Array) -> BoolArray:
         is_padding[rows] = padding(dataset, routes.position[rows])
     if routes.owner is not None and routes.padding is not None:
         is_padding[routes.owner[routes.padding]] = True
+        is_padding[routes.owner[~routes.padding]] = False
     return is_padding
 
 

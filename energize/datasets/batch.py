@@ -184,7 +184,7 @@ class BatchDataset(IndexedDataset[T_batch_co]):
             drop_last=checked_flag(drop_last, "drop_last", owner),
             **parameters,
         )
-        below = _below_maps(dataset)
+        below = below_maps(dataset)
         several = isinstance(self, FlatBatchDataset)
         if isinstance(below, LevelDataset | LevelBufferDataset) and (
             several or self.batch_size != below.batch_size
@@ -203,7 +203,7 @@ class BatchDataset(IndexedDataset[T_batch_co]):
     @property
     def global_batch_size(self) -> int | None:
         """Samples of a global batch if micro batches are level; else None."""
-        below = _below_maps(self.inputs[0])
+        below = below_maps(self.inputs[0])
         return below.global_batch_size if isinstance(below, LevelDataset) else None
 
     @cached_property
@@ -495,7 +495,7 @@ class FlatMixBatchDataset(FlatBatchDataset[T_batch_co], MixBatchDataset[T_batch_
     order_name = "FlatMixBatchDataset"
 
 
-def _below_maps(dataset: Dataset[Any]) -> Dataset[Any]:
+def below_maps(dataset: Dataset[Any]) -> Dataset[Any]:
     """Return the first node below that does more than change single items."""
     below: Dataset[Any] = tree.unwrap(dataset, tree.CONTENT_ONLY)
     return below

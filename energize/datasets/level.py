@@ -42,7 +42,7 @@ T_co = TypeVar("T_co", covariant=True)
 _KEPT = 8
 """Cached orders of global batches; micro batches of one are mostly read in a row."""
 
-_MOST = 2**24
+MOST_LEVELLED = 2**24
 """The maximum number of samples of a global batch."""
 
 
@@ -209,9 +209,10 @@ class LevelDataset(IndexedDataset[T_co]):
     ) -> None:
         micro = checked_batch_size(batch_size, "LevelDataset: batch_size")
         whole = checked_batch_size(global_batch_size, "LevelDataset: global_batch_size")
-        if whole > _MOST:
+        if whole > MOST_LEVELLED:
             raise ConfigError(
-                f"LevelDataset: global_batch_size must be at most {_MOST}, got {whole}"
+                "LevelDataset: global_batch_size must be at most "
+                f"{MOST_LEVELLED}, got {whole}"
             )
         if whole % micro:
             raise ConfigError(

@@ -21,6 +21,7 @@ from energize.core.reader import NOTHING, ItemOrigin
 from energize.core.restoring import ITEM, lane_key
 from energize.core.stream import State
 from energize.core.tree import padding
+from energize.datasets.align import check_ranks
 from energize.loader.agreement import Agreement
 from energize.loader.failures import FailureLog
 from energize.loader.pool import WorkerPool
@@ -231,6 +232,8 @@ def open_feed(run: Run[T], position: RunPosition, rank: RankContext[T]) -> Feed[
     ranks = rank.ranks
     if run.filled is not None:
         run.accumulation_steps(ranks)  # raises if the world size does not fit
+    at = 0 if isinstance(position, StreamPosition) else position["position"]
+    check_ranks(run.stream, at, ranks.world_size)
     if not isinstance(position, StreamPosition):
         indexed = IndexedSteps(run, position, ranks)
         count = ranks.world_size * len(indexed.lanes)

@@ -376,10 +376,11 @@ class Loader(Generic[T]):
 
     @property
     def padding_rows(self) -> list[int]:
-        """The rows of the last item that replace failed samples in an evaluation.
+        """The rows of the last item that are padding.
 
-        Empty for a copy, which is `padding` as a whole. `padding_rows` returns the same
-        for a batch.
+        They replace failed samples in an evaluation, or are fillers of an
+        `AlignDataset`. Empty for a copy, which is `padding` as a whole. `padding_rows`
+        returns the same for a batch.
         """
         return list(self._marks.rows)
 
@@ -600,9 +601,9 @@ class Loader(Generic[T]):
         a GPU is synchronised.
 
         Args:
-            losses: One loss for each sample of the item, in order: a tensor of shape
-                (samples,), an array or a list. Or a dict by the names of
-                `last_sources`; a loss applies to each sample of its source.
+            losses: One loss for each sample of the item, fillers included, in order: a
+                tensor of shape (samples,), an array or a list. Or a dict by the names
+                of `last_sources`; a loss applies to each sample of its source.
             step: The number of the step. By default the step of the loader, from 0.
 
         Raises:
@@ -637,7 +638,7 @@ class Loader(Generic[T]):
             else:
                 position = self._feed.steps.reached
             step = self._step_after(position) - 1
-        values = book.record(origin, step, ranks.rank, losses, marks.slots)
+        values = book.record(origin, step, ranks.rank, losses, marks)
         path = self._settings.losses
         if path is not None:
             if self._loss_file is None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from threading import Lock
 from typing import Any, NamedTuple, cast
@@ -23,7 +23,7 @@ from energize.core.dataset import Dataset
 from energize.core.failures import LeftOut
 from energize.core.loss_weights import OWN, WEIGHTS, field_of, weight_of
 from energize.core.loss_weights import WEIGHT as OF_SOURCES
-from energize.core.padding import Marks
+from energize.core.padding import UNMARKED, Marks
 from energize.core.reader import ItemOrigin
 from energize.errors import ConfigError, nearest, some
 from energize.report import levels
@@ -52,12 +52,12 @@ ROW_COLUMNS = 13
 _LATE = 0.99
 """Factor by which late losses decay at each step."""
 
-DELIVERED, PADDING, WAITED, LONGEST, SECONDS = range(5)
+DELIVERED, PADDING, WAITED, LONGEST, SECONDS, FILLERS = range(6)
 """Columns of the totals of a rank: items, padding, seconds of waiting, the longest
-wait, and all seconds.
+wait, all seconds, and rows that are fillers.
 """
 
-TOTALS = 5
+TOTALS = 6
 
 
 @dataclass(frozen=True)
@@ -130,6 +130,8 @@ class _Note(NamedTuple):
     costs: Sequence[float] | None
     slots: tuple[int, ...] = ()
     """The numbers of samples that were not delivered: padding takes their place."""
+    fillers: int = 0
+    """Number of rows that are fillers."""
 
 
 class Book:
@@ -220,6 +222,11 @@ class Book:
         item_cost = self._settings.item_cost
         padding = marks.is_padding
         costs = None if padding or item_cost is None else _costs(item_cost(item))
+        weights = None if padding else _weights_of(item)
+        fillers = set(marks.fillers)
+        if fillers:
+            costs = _without(costs, fillers)
+            weights = _without(weights, fillers)
         with self._lock:
             self._padded = padding
             if padding:
@@ -234,7 +241,8 @@ class Book:
                     self._passed > _LONG or items >= _MANY
                 )
                 self._looked_at = items if due else self._looked_at
-            self._waiting.append(_Note(origin, _weights_of(item), costs, marks.slots))
+            note = _Note(origin, weights, costs, marks.slots, len(fillers))
+            self._waiting.append(note)
             return due
 
     def take_back(self, *, is_padding: bool) -> None:
@@ -258,7 +266,7 @@ class Book:
         step: int,
         rank: int,
         losses: Any,
-        padded: Iterable[int] = (),
+        marks: Marks = UNMARKED,
     ) -> list[float | None]:
         """Count the losses of an item.
 
@@ -267,7 +275,7 @@ class Book:
             step: Step of the item.
             rank: Rank of the item.
             losses: Losses of the samples of the item, or by source.
-            padded: Numbers of padded samples, whose losses are ignored.
+            marks: The padding of the item. Losses of padding are ignored.
 
         Returns:
             The loss of each sample. None for samples without a loss, and for padded
@@ -284,8 +292,14 @@ class Book:
                 of.get(row) for row in samples_of_item.row.tolist()
             ]
         else:
-            values_by_sample = _of_samples(losses, len(samples_of_item.row), caller)
-        for number in padded:
+            row_count = len(samples_of_item.row) + len(marks.fillers)
+            values_of_rows = _of_samples(losses, row_count, caller)
+            values_by_sample = [
+                loss
+                for row, loss in enumerate(values_of_rows)
+                if row not in marks.fillers
+            ]
+        for number in marks.slots:
             values_by_sample[number] = None
         at = [
             number for number, loss in enumerate(values_by_sample) if loss is not None
@@ -433,6 +447,7 @@ class Book:
             costs = self._column_costs(self._column, samples)
         rows[:, COST] += np.bincount(row, costs, size)
         totals[DELIVERED] += len(notes)
+        totals[FILLERS] += sum(note.fillers for note in notes)
 
     def _column_costs(self, column: ColumnCost, samples: LocatedSamples) -> FloatArray:
         costs = np.zeros(len(samples.row))
@@ -493,6 +508,15 @@ def _weights_of(item: Any) -> Sequence[float] | None:
     silent = field_of(item, OF_SOURCES) is None and field_of(item, OWN) is None
     weight = None if silent else weight_of(item)
     return None if weight is None else (weight,)
+
+
+def _without(
+    amounts: Sequence[float] | None, rows: Collection[int]
+) -> Sequence[float] | None:
+    """Return the amounts of an item without some rows, if it has one for each row."""
+    if amounts is None or len(amounts) <= max(rows):
+        return amounts
+    return [amount for row, amount in enumerate(amounts) if row not in rows]
 
 
 def _costs(value: Any) -> Sequence[float]:

@@ -21,9 +21,11 @@ from energize.report.ledger import (
     COST,
     DELIVERED,
     FAILED,
+    FILLERS,
     ITEMS,
     LATE_LOSS,
     LATE_LOSSES,
+    LONGEST,
     LOSS,
     LOSSES,
     NO_NUMBERS,
@@ -311,7 +313,10 @@ class ReportBuilder:
                 number,
                 round(totals[DELIVERED]),
                 round(totals[PADDING]),
-                *totals[WAITED : SECONDS + 1],
+                waited=totals[WAITED],
+                longest=totals[LONGEST],
+                seconds=totals[SECONDS],
+                fillers=round(totals[FILLERS]),
             )
             for number, totals in enumerate(self.of_ranks)
             if self.all_ranks or number == rank

@@ -194,6 +194,7 @@ class RankTotals:
         waited: Seconds of waiting for items.
         longest: Seconds of the longest wait.
         seconds: Seconds in all.
+        fillers: Delivered rows that fill batches of an `AlignDataset`.
     """
 
     rank: int
@@ -202,6 +203,7 @@ class RankTotals:
     waited: float
     longest: float
     seconds: float
+    fillers: int = 0
 
     @property
     def waiting_share(self) -> float:
@@ -310,6 +312,7 @@ class Report:
         return {
             "items": sum(rank.items for rank in self.ranks),
             "padding": sum(rank.padding for rank in self.ranks),
+            "fillers": sum(rank.fillers for rank in self.ranks),
             "waiting_seconds": waited,
             "waiting_share": waited / seconds if seconds else 0.0,
             "longest_wait_seconds": max(
@@ -420,6 +423,8 @@ def rendered(report: Report, width: int) -> Iterator[Any]:
 
 def _rank_line(rank: RankTotals) -> str:
     padding = f", {rank.padding:,} of padding" if rank.padding else ""
+    if rank.fillers:
+        padding += f", {counted(rank.fillers, 'filler')}"
     return (
         f"rank {rank.rank}: {counted(rank.items, 'item')}{padding}"
         f"; waited {rank.waited:.2f} s of {rank.seconds:.2f} s "

@@ -7,6 +7,8 @@ and are small, with a few more; `STREAMING` are streams that tests with processe
 
 from __future__ import annotations
 
+import numpy as np
+
 from energize import (
     BatchDataset,
     BlendDataset,
@@ -23,12 +25,13 @@ from energize import (
     RepeatDataset,
     SampleWeightDataset,
     ShuffleDataset,
+    SkipSample,
     by_property,
     generic_batch,
 )
 from energize.compat.multiplexing import EpochEnd, MultiplexedDataset
 from energize.data.selection import PropertySource, Selection
-from energize.experimental import LevelDataset
+from energize.experimental import AlignDataset, LevelDataset
 from energize.order import make_scheme
 from tests.golden.mixes import KINDS, MIXES, boxed, heavy, is_even, noisy, skipping
 
@@ -64,6 +67,22 @@ def labelled(count: int, start: int = 0) -> ListSource:
     )
 
 
+def pictured(count: int, start: int = 0, share: int = 4) -> ShuffleDataset:
+    """Boxes, a few of which have images, or audio."""
+    columns = {
+        "images": [int(7 * i % 11 < share) for i in range(count)],
+        "audio": [int(i % 7 == 4) for i in range(count)],
+    }
+    boxes = [boxed(number) for number in range(start, start + count)]
+    return ShuffleDataset(ListSource(boxes, name=f"p{start}", columns=columns))
+
+
+def jitter_unless_fifth(box: dict, rng: np.random.Generator) -> dict:
+    if box["item"] % 5 == 0:
+        raise SkipSample
+    return box | {"drawn": int(rng.integers(10**9))}
+
+
 LARGE = {
     "blend of 120", "blend of 41 that ends", "blend, far windows", "quotas, large",
     "quotas, sized", "shuffle, large", "shuffle, larger",
@@ -90,6 +109,30 @@ INDEXED: dict[str, Dataset] = {
         3,
         list,
         drop_last=True,
+    ),
+    "aligned": AlignDataset(
+        pictured(37),
+        2,
+        global_batch_size=12,
+        columns=["images", "audio"],
+        ranks=3,
+    ),
+    "aligned, drop last": AlignDataset(
+        pictured(37),
+        2,
+        generic_batch,
+        global_batch_size=12,
+        columns="images",
+        drop_last=True,
+    ),
+    "aligned, endless": AlignDataset(
+        MapDataset(
+            BlendDataset((pictured(9), 1), (pictured(5, 100, 0), 4)),
+            jitter_unless_fifth,
+        ),
+        2,
+        global_batch_size=8,
+        columns={"images": "always", "audio": "together"},
     ),
     "composed, padded": ComposedDataset(
         numbers(21), batch_size=1, global_batch_size=4, shuffle=True

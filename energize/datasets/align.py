@@ -1,0 +1,705 @@
+"""Batches in which all ranks have a sample with images at a step, or none has."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from itertools import pairwise
+from typing import Any, NamedTuple, TypeAlias, TypeVar
+
+import numpy as np
+
+from energize.core import tree
+from energize.core.arrays import Int64Array, rows_by_value
+from energize.core.checks import check_names, checked_batch_size, checked_whole
+from energize.core.dataset import Dataset
+from energize.core.failures import Failed
+from energize.core.loss_weights import weighed
+from energize.core.node import INFINITE, LoopTraits, NodeTraits, Routes, Span
+from energize.core.padding import Padded
+from energize.core.rng import derive, hash_positions
+from energize.core.trace import Request
+from energize.core.tree import first_stream
+from energize.datasets.batch import BatchDataset, below_maps, same
+from energize.datasets.level import MOST_LEVELLED, LevelDataset
+from energize.datasets.order import cut_epochs
+from energize.datasets.stages import StagedDataset
+from energize.errors import (
+    ColumnError,
+    ConfigError,
+    NotIndexedError,
+    StateError,
+    some,
+)
+from energize.order.align import (
+    MOST_MODALITIES,
+    AlignedBatches,
+    aligned,
+    micro_batch_sizes,
+    modalities_of,
+)
+
+T_batch_co = TypeVar("T_batch_co", covariant=True)
+
+Columns: TypeAlias = str | Sequence[str] | Mapping[str, str]
+"""A column, several columns, or columns with "together" or "always"."""
+
+_RULES = ("together", "always")
+
+_KEPT = 8
+"""Cached global batches; micro batches of one are mostly read in a row."""
+
+_DRAWS = 256
+"""Earlier positions of the mix at which a filler is looked for first."""
+
+_SCANNED = 2**22
+"""The maximum number of later positions at which a filler is looked for."""
+
+_SCANNED_AT_ONCE = 4096
+
+
+@dataclass(frozen=True)
+class Alignment:
+    """The modalities that all ranks have in the same micro steps.
+
+    Attributes:
+        columns: The columns of the modalities.
+        always: Those of them that every micro batch has.
+        ranks: Micro batches of a micro step; None for all of a global batch.
+        global_batch_size: Samples of a global batch; None if it is set elsewhere.
+    """
+
+    columns: tuple[str, ...]
+    always: tuple[str, ...] = ()
+    ranks: int | None = None
+    global_batch_size: int | None = None
+
+    @classmethod
+    def of(
+        cls,
+        columns: Columns,
+        *,
+        always: bool = False,
+        ranks: int | None = None,
+        global_batch_size: int | None = None,
+    ) -> Alignment:
+        """Return the alignment of columns.
+
+        Args:
+            columns: The name of a column, a list of names, or a dict of names and
+                "together" or "always".
+            always: Whether every micro batch has all modalities.
+            ranks: Micro batches of a micro step; None for all of a global batch.
+            global_batch_size: Samples of a global batch; None if it is set elsewhere.
+
+        Raises:
+            ConfigError: For other values.
+
+        Example:
+            >>> Alignment.of({"images": "always", "audio": "together"}).always
+            ('images',)
+        """
+        if isinstance(columns, str):
+            columns = [columns]
+        rules = columns if isinstance(columns, Mapping) else dict.fromkeys(columns)
+        if not rules or len(rules) < len(columns) or len(rules) > MOST_MODALITIES:
+            raise ConfigError(
+                f"align: columns must be 1 to {MOST_MODALITIES} different names, got "
+                f"{list(columns)!r}"
+            )
+        for name, rule in rules.items():
+            if not isinstance(name, str) or not name or rule not in (None, *_RULES):
+                raise ConfigError(
+                    "align: columns must be names of columns, with 'together' or "
+                    f"'always' as their values in a dict, got {name!r}: {rule!r}. Set "
+                    "options beside 'columns', as in {'columns': 'images', 'ranks': 8}"
+                )
+        named = tuple(rules)
+        if ranks is not None:
+            checked_whole(ranks, "align: ranks", 1)
+        return cls(
+            named,
+            tuple(name for name in named if always or rules[name] == "always"),
+            ranks,
+            global_batch_size,
+        )
+
+    @classmethod
+    def parsed(cls, value: Any) -> Alignment:
+        """Return the alignment of the argument `align`.
+
+        A dict with the key "columns" has options: `columns`, `always`, `ranks` and
+        `global_batch_size`. Other values are the columns themselves.
+
+        Raises:
+            ConfigError: For other values.
+
+        Example:
+            >>> Alignment.parsed({"columns": ["images", "audio"], "ranks": 64}).ranks
+            64
+        """
+        if isinstance(value, Alignment):
+            return value
+        if isinstance(value, Mapping) and "columns" in value:
+            options = dict(value)
+            names = ("columns", "always", "ranks", "global_batch_size")
+            check_names(options, names)
+            return cls.of(options.pop("columns"), **options)
+        if not isinstance(value, str | Sequence | Mapping):
+            raise ConfigError(
+                "align must be the name of a column, a list of names, or a dict, got "
+                f"{value!r}"
+            )
+        return cls.of(value)
+
+
+class _Layout(NamedTuple):
+    """The members of the micro batches of a global batch.
+
+    Attributes:
+        positions: Positions of the input, by micro batch; fillers are the last ones of
+            a micro batch.
+        bounds: The first member of each micro batch, and the end of the last one.
+        fillers: Number of fillers of each micro batch.
+    """
+
+    positions: Int64Array
+    bounds: list[int]
+    fillers: list[int]
+
+
+class AlignDataset(BatchDataset[T_batch_co]):
+    """Batch samples so that all ranks have a modality at a step, or none has.
+
+    A model that calls its vision encoder only for batches with images then calls it on
+    all ranks at once, so collective operations do not wait for a rank without images. A
+    sample has a modality if the value of its column is above 0.
+
+    The samples of a global batch stay the same; they are distributed over its micro
+    batches. Micro batch m belongs to micro step m // `ranks`, and either all micro
+    batches of a micro step have a sample with the modality, or none has. If a global
+    batch has too few of these samples, or for "always", micro batches get fillers:
+    samples of the mix in additional rows, marked as padding (`padding_rows`) and with
+    the loss weight 0. They are drawn by key, mostly from the same global batch, and do
+    not count as delivered. All batches have `sample_weights`.
+
+    A global batch needs fewer than `ranks` fillers for each modality if micro batches
+    have more samples than there are modalities, and none for a single modality with at
+    least `ranks` samples. "always" needs one for each micro batch without a sample.
+
+    A short global batch at the end of an epoch has as many micro batches as others,
+    with sizes that differ by at most one. A micro batch without a sample consists of a
+    filler and is padding as a whole.
+
+    If a sample fails, its substitute has the same modalities.
+
+    Args:
+        dataset: The samples; only the index is used to distribute them. They may be
+            levelled by a `LevelDataset` with the same sizes; a global batch that is
+            aligned already keeps its order.
+        batch_size: Samples of a micro batch, without fillers.
+        batcher: Makes a batch of a list of samples. None returns the list.
+        global_batch_size: Samples of a global batch; a multiple of `batch_size`.
+        columns: The columns of the modalities: a name, a list of names, or a dict of
+            names and "together" or "always".
+        always: Whether each micro batch has at least one sample of each modality.
+        ranks: Micro batches of a micro step; divides those of a global batch. None for
+            all of them, which is right on any number of ranks. With gradient
+            accumulation, the number of data-parallel ranks needs fewer fillers, and is
+            right on each number of ranks that divides it.
+        drop_last: Whether a short last global batch is dropped.
+
+    Raises:
+        ConfigError: If sizes or `ranks` do not divide.
+        ColumnError: If a source lacks a column, it contains words, or no source has a
+            value above 0.
+        NotIndexedError: If the dataset is a stream.
+        WeightError: While reading, if samples have no place for a loss weight.
+
+    Example:
+        >>> from energize import ListSource
+        >>> samples = ListSource(
+        ...     [{"__key__": key} for key in "abcdef"],
+        ...     columns={"images": [1, 2, 0, 0, 0, 0]},
+        ... )
+        >>> batches = AlignDataset(
+        ...     samples, 3, global_batch_size=6, columns="images", ranks=2
+        ... )
+        >>> [[sample["__key__"] for sample in batch] for batch in batches]
+        [['a', 'c', 'e'], ['b', 'd', 'f']]
+    """
+
+    order_name = "AlignDataset"
+
+    has_loss_weights = True
+
+    alignment: Alignment
+
+    def __init__(
+        self,
+        dataset: Dataset[Any],
+        batch_size: int,
+        batcher: Callable[[list[Any]], Any] | None = None,
+        *,
+        global_batch_size: int,
+        columns: Columns | Alignment,
+        always: bool = False,
+        ranks: int | None = None,
+        drop_last: bool = False,
+    ) -> None:
+        owner = type(self).__name__
+        micro = checked_batch_size(batch_size, f"{owner}: batch_size")
+        whole = checked_batch_size(global_batch_size, f"{owner}: global_batch_size")
+        _check_sizes(owner, micro, whole)
+        if isinstance(columns, Alignment):
+            alignment = columns
+        else:
+            alignment = Alignment.of(columns, always=always, ranks=ranks)
+        batches = whole // micro
+        together = batches if alignment.ranks is None else alignment.ranks
+        if batches % together:
+            raise ConfigError(
+                f"{owner}: ranks={together} must divide the {batches} micro batches of "
+                f"a global batch of {whole}. Use the number of data-parallel ranks"
+            )
+        self._set_up(
+            dataset,
+            micro,
+            same if batcher is None else batcher,
+            drop_last=drop_last,
+            alignment=replace(alignment, ranks=together, global_batch_size=whole),
+        )
+        if not dataset.indexed:
+            raise NotIndexedError(
+                f"{owner}: {first_stream(dataset)} is a stream, so the samples of a "
+                "global batch are unknown before they are read. Use datasets with "
+                f"random access and the columns {list(alignment.columns)}, without "
+                "packing, filters and generators"
+            )
+        below = below_maps(dataset)
+        if isinstance(below, LevelDataset) and below.global_batch_size != whole:
+            raise ConfigError(
+                f"{owner}: global_batch_size={whole}, but {type(below).__name__} below "
+                f"levels global batches of {below.global_batch_size}. Use the same "
+                "number"
+            )
+        self._check_columns(owner)
+
+    def _check_columns(self, owner: str) -> None:
+        for name in self.alignment.columns:
+            is_used = False
+            for source in self.sources:
+                column = source.column(name)
+                if column.is_text:
+                    raise ColumnError(
+                        f"{source.name}: the column {name!r} must have numbers, above "
+                        "0 for samples with the modality, but has words such as "
+                        f"{(column.categories or ('',))[0]!r}. Use a numeric column"
+                    )
+                is_used = is_used or bool((column.values > 0).any())
+            if not is_used:
+                raise ColumnError(
+                    f"{owner}: the column {name!r} is 0 for all samples of all "
+                    f"{len(self.sources)} sources. Measure the column again, or remove "
+                    "it from the aligned columns"
+                )
+
+    @property
+    def global_batch_size(self) -> int:
+        """Samples of a global batch."""
+        return self.alignment.global_batch_size or self.batch_size
+
+    @property
+    def micro_batches(self) -> int:
+        """Micro batches of a global batch."""
+        return self.global_batch_size // self.batch_size
+
+    @property
+    def ranks(self) -> int:
+        """Micro batches of a micro step."""
+        return self.alignment.ranks or self.micro_batches
+
+    @cached_property
+    def traits(self) -> NodeTraits:
+        inner = self.inputs[0].size
+        rest = 0 if inner == INFINITE else inner % self.global_batch_size
+        pads = not self.drop_last and 0 < rest < self.micro_batches
+        return NodeTraits(
+            makes=True,
+            members=self.batch_size,
+            gives_batches=True,
+            substitutes=True,
+            loop=LoopTraits(pads=pads, step_items=self.ranks),
+        )
+
+    @cached_property
+    def size(self) -> int:
+        inner = self.inputs[0].size
+        return INFINITE if inner == INFINITE else self._groups * self.micro_batches
+
+    @cached_property
+    def _groups(self) -> int:
+        """Global batches of an epoch."""
+        full, rest = divmod(self.inputs[0].size, self.global_batch_size)
+        return int(full + (rest > 0 and not self.drop_last))
+
+    def _span(self, number: int) -> tuple[int, int]:
+        """Return the first input position of a global batch, and its samples."""
+        inner = self.inputs[0].size
+        whole = self.global_batch_size
+        if inner == INFINITE:
+            return number * whole, whole
+        epoch, group = divmod(number, self._groups)
+        return epoch * inner + group * whole, min(whole, inner - group * whole)
+
+    def route(self, positions: Int64Array) -> Routes:
+        parts = []
+        padding = []
+        for position in positions.tolist():
+            number, batch = divmod(position, self.micro_batches)
+            layout = self._layout(number)
+            first, end = layout.bounds[batch : batch + 2]
+            parts.append(layout.positions[first:end])
+            padding.append(
+                np.arange(end - first) >= end - first - layout.fillers[batch]
+            )
+        none = np.zeros(0, dtype=np.int64)
+        owner = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
+        is_padding = np.concatenate([none > 0, *padding])
+        return Routes(
+            np.concatenate([none, *parts]),
+            owner=owner,
+            padding=is_padding if is_padding.any() else None,
+        )
+
+    def make(self, items: list[Any], request: Request) -> list[T_batch_co | Failed]:
+        counts = [self._filler_count(at) for at in request.positions.tolist()]
+        members = [
+            [
+                weighed(member, float(row < len(item) - fillers))
+                for row, member in enumerate(item)
+            ]
+            for item, fillers in zip(items, counts, strict=True)
+        ]
+        results: list[Any] = list(super().make(members, request))
+        for row, fillers in enumerate(counts):
+            if fillers and type(results[row]) is not Failed:
+                results[row] = Padded.with_fillers(members[row], results[row], fillers)
+        return results
+
+    def _filler_count(self, position: int) -> int:
+        number, batch = divmod(position, self.micro_batches)
+        return self._layout(number).fillers[batch]
+
+    def batch_of(self, member: int) -> int:
+        inner = self.inputs[0].size
+        epoch, at = (0, member) if inner == INFINITE else divmod(member, inner)
+        number = at // self.global_batch_size
+        if epoch:
+            number += epoch * self._groups
+        layout = self._layout(number)
+        row = int(np.flatnonzero(layout.positions == member)[0])
+        batch = int(np.searchsorted(layout.bounds, row, side="right")) - 1
+        return number * self.micro_batches + batch
+
+    def substitutes(self, position: int) -> Iterator[int]:
+        """Yield positions of the input with the modalities of a failed sample."""
+        masks = self._masks(np.array([position], dtype=np.int64))
+        for positions, _ in self._candidates(position, lambda m: m == masks[0]):
+            yield from positions.tolist()
+
+    def taken(self, n: int) -> None:
+        """Return None: samples of a global batch are reordered."""
+
+    def spans(self, n: int) -> tuple[Sequence[Span], int]:
+        number = n // self.micro_batches
+        whole = self.global_batch_size
+        inner = self.inputs[0].size
+        if self.drop_last and inner != INFINITE:
+            size = self._groups * whole
+            spans, _ = cut_epochs(self, number * whole, size, inner)
+        else:
+            spans = [Span(0, 0, self._span(number)[0])]
+        return spans, number * self.micro_batches
+
+    def reached(self, n: int) -> list[int]:
+        """Return the end of the started global batch: its content is fixed."""
+        return [self._span(-(-n // self.micro_batches))[0]]
+
+    def settled(
+        self, saved: dict[str, Any], current: dict[str, Any], n: int
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Ignore another alignment after whole global batches of the same size."""
+        before = saved.get("alignment")
+        after = current["alignment"]
+        sizes = [
+            entry.get("global_batch_size") if isinstance(entry, dict) else None
+            for entry in (before, after)
+        ]
+        if n % self.micro_batches or sizes[0] != sizes[1]:
+            return saved, current
+        return {**saved, "alignment": after}, current
+
+    @cached_property
+    def _layout(self) -> Callable[[int], _Layout]:
+        """Return the members of the micro batches of a global batch, by its number."""
+        return lru_cache(_KEPT)(self._distributed)
+
+    def _distributed(self, number: int) -> _Layout:
+        start, count = self._span(number)
+        masks = self._masks(np.arange(start, start + count, dtype=np.int64))
+        batches = aligned(
+            masks,
+            micro_batch_sizes(count, self.micro_batches),
+            self.ranks,
+            self._always,
+        )
+        if not batches.missing.any() and count >= self.micro_batches:
+            bounds = batches.bounds.tolist()
+            return _Layout(start + batches.order, bounds, [0] * self.micro_batches)
+        pool = self._pool(start, masks, batches)
+        fillers = [
+            self._drawn(pool, chosen, number * self.micro_batches + batch)
+            for batch, chosen in enumerate(_chosen(batches, self.ranks, [*pool]))
+        ]
+        parts: list[Any] = []
+        for (first, end), more in zip(
+            pairwise(batches.bounds.tolist()), fillers, strict=True
+        ):
+            parts += [start + batches.order[first:end], more]
+        lengths = [len(part) for part in parts]
+        bounds = np.cumsum([0, *lengths])[::2].tolist()
+        return _Layout(np.concatenate(parts), bounds, lengths[1::2])
+
+    def _masks(self, positions: Int64Array) -> Int64Array:
+        """Return the masks of modalities of items of the input."""
+        child = self.children[0]
+        refs = child.refs(positions)
+        masks = np.zeros(len(positions), dtype=np.int64)
+        for number, rows in rows_by_value(refs.source):
+            source = child.sources[number]
+            index = refs.index[rows]
+            for bit, name in enumerate(self.alignment.columns):
+                has = source.column(name).values[index] > 0
+                masks[refs.item[rows[has]]] |= np.int64(1) << bit
+        return masks
+
+    @property
+    def _always(self) -> int:
+        return sum(
+            1 << bit
+            for bit, name in enumerate(self.alignment.columns)
+            if name in self.alignment.always
+        )
+
+    @cached_property
+    def _filler_key(self) -> int:
+        return derive(self.key, "filler")
+
+    def _pool(
+        self, start: int, masks: Int64Array, batches: AlignedBatches
+    ) -> dict[int, Int64Array]:
+        """Return positions of possible fillers by their masks.
+
+        These are the samples of the global batch, and others of the mix for modalities
+        that it lacks.
+        """
+        pool = {mask: start + rows for mask, rows in rows_by_value(masks)}
+        needed = int(np.bitwise_or.reduce(batches.missing))
+        for bit in modalities_of(needed):
+            if any(mask >> bit & 1 for mask in pool):
+                continue
+            positions, other_masks = self._other_samples(start, bit)
+            for mask, rows in rows_by_value(other_masks):
+                pool.setdefault(mask, positions[rows])
+        return pool
+
+    def _other_samples(self, start: int, bit: int) -> tuple[Int64Array, Int64Array]:
+        """Return other positions of the mix with a modality, and their masks."""
+        for positions, masks in self._candidates(start, lambda m: m >> bit & 1):
+            return positions, masks
+        raise ColumnError(
+            f"AlignDataset: no sample with {self.alignment.columns[bit]!r} > 0 within "
+            f"{self._scanned} samples after position {start}, and every micro batch "
+            "needs one. Set weights > 0 for a source that has such samples, or use "
+            "'together' in place of 'always'"
+        )
+
+    def _candidates(
+        self, start: int, fits: Callable[[Int64Array], Any]
+    ) -> Iterator[tuple[Int64Array, Int64Array]]:
+        """Yield positions with fitting masks, and the masks.
+
+        Positions before `start` are drawn by key: later edits of the mix do not change
+        them. The positions after it follow in their order.
+        """
+        drawn = np.zeros(0, dtype=np.int64)
+        if start:
+            words = hash_positions(self._filler_key, np.arange(_DRAWS), salt=start + 1)
+            distinct = dict.fromkeys((words % np.uint64(start)).tolist())
+            drawn = np.array([*distinct], dtype=np.int64)
+        firsts = range(start + 1, start + 1 + self._scanned, _SCANNED_AT_ONCE)
+        for first in (None, *firsts):
+            positions = drawn
+            if first is not None:
+                positions = np.arange(first, first + _SCANNED_AT_ONCE, dtype=np.int64)
+            masks = self._masks(positions)
+            rows = np.flatnonzero(fits(masks))
+            if len(rows):
+                yield positions[rows], masks[rows]
+
+    @cached_property
+    def _scanned(self) -> int:
+        """Number of later positions at which a filler is looked for."""
+        return min(tree.pass_length(self.children[0]), _SCANNED)
+
+    def _drawn(
+        self, pool: Mapping[int, Int64Array], masks: Sequence[int], batch: int
+    ) -> Int64Array:
+        """Return the position of a filler for each mask, drawn by key."""
+        salts = range(len(masks))
+        at = np.array([batch], dtype=np.int64)
+        words = [int(hash_positions(self._filler_key, at, salt)[0]) for salt in salts]
+        return np.array(
+            [
+                pool[mask][word % len(pool[mask])]
+                for mask, word in zip(masks, words, strict=True)
+            ],
+            dtype=np.int64,
+        )
+
+
+def _check_sizes(owner: str, micro: int, whole: int) -> None:
+    if whole > MOST_LEVELLED:
+        raise ConfigError(
+            f"{owner}: global_batch_size must be at most {MOST_LEVELLED}, got {whole}"
+        )
+    if whole % micro:
+        raise ConfigError(
+            f"{owner}: a global batch of {whole} samples is not a multiple of the "
+            f"micro batch of {micro}. Change global_batch_size or batch_size"
+        )
+
+
+def _chosen(
+    batches: AlignedBatches, ranks: int, pool: Sequence[int]
+) -> list[list[int]]:
+    """Return the masks of the fillers of each micro batch.
+
+    A filler with a modality that its micro step lacks adds it to the whole step.
+    """
+    parts = (batches.present & ~batches.missing).tolist()
+    sizes = np.diff(batches.bounds).tolist()
+    chosen: list[list[int]] = []
+    for first in range(0, len(parts), ranks):
+        rows = range(first, first + ranks)
+        present = int(batches.present[first])
+        while True:
+            of_step = [
+                _covering(present & ~parts[row], present, pool, is_empty=not sizes[row])
+                for row in rows
+            ]
+            reached = present
+            for mask in {mask for masks in of_step for mask in masks}:
+                reached |= mask
+            if reached == present:
+                break
+            present = reached
+        chosen += of_step
+    return chosen
+
+
+def _covering(
+    needed: int, present: int, pool: Sequence[int], *, is_empty: bool
+) -> list[int]:
+    """Return masks of the pool that together have the needed modalities."""
+    if not needed and not is_empty:
+        return []
+
+    def cost(mask: int) -> tuple[int, int, int]:
+        return (mask & ~present).bit_count(), mask.bit_count(), mask
+
+    whole = [mask for mask in pool if not needed & ~mask]
+    single = min(whole, key=cost, default=None)
+    if single is not None and not single & ~present:
+        return [single]
+    several = []
+    left = needed
+    while left:
+        having = [mask for mask in pool if mask & left & -left]
+        several.append(min(having, key=cost))
+        left &= ~several[-1]
+    if single is not None and (not several or any(mask & ~present for mask in several)):
+        return [single]
+    return several
+
+
+def check_ranks(dataset: Dataset[Any], position: int, world_size: int) -> None:
+    """Raise an error if ranks would not stay aligned.
+
+    Args:
+        dataset: Any dataset.
+        position: Items of all ranks before the next step.
+        world_size: Number of data-parallel ranks.
+
+    Raises:
+        ConfigError: If the number of ranks does not divide a micro step, or nodes above
+            an `AlignDataset` divide micro steps.
+        StateError: If the position is within a step of this number of ranks.
+    """
+    for items in _step_items(dataset):
+        if items % world_size:
+            raise ConfigError(
+                f"AlignDataset: micro steps of {items} micro batches cannot be divided "
+                f"evenly among {world_size} ranks. Set ranks={world_size}, or use a "
+                f"world size of {_divisors(items)}"
+            )
+        if position % world_size:
+            raise StateError(
+                f"the state was saved after {position} micro batches, within a step of "
+                f"{world_size} ranks, which would then not be aligned. Resume it with "
+                f"a world size of {_divisors(math.gcd(position, items))}, or from a "
+                "state after a whole global batch"
+            )
+
+
+def _divisors(number: int) -> str:
+    fitting = [size for size in range(1, number + 1) if number % size == 0]
+    return some(fitting)
+
+
+def _step_items(node: Dataset[Any]) -> list[int]:
+    """Return the micro batches of the micro steps of every `AlignDataset` in a tree."""
+    own = node.traits.loop.step_items
+    if own is not None:
+        return [own]
+    sizes = [size for child in node.inputs for size in _step_items(child)]
+    for items in sizes:
+        if not _keeps_steps(node, items):
+            raise ConfigError(
+                f"{type(node).__name__} does not deliver batches of an AlignDataset in "
+                f"whole micro steps of {items} micro batches, so ranks would not be "
+                "aligned. Align the outermost mix of samples, and use lengths that "
+                f"are multiples of {items}"
+            )
+    return sizes
+
+
+def _keeps_steps(node: Dataset[Any], items: int) -> bool:
+    """Return whether micro steps of the inputs are micro steps of a node."""
+    if node.traits.content_only or node.traits.loop.steps is not None:
+        return True
+    if not node.indexed or node.traits.gathers:
+        return False
+    starts = [0]
+    if isinstance(node, StagedDataset):
+        starts = list(node.plan.first_items)
+    elif len(node.inputs) > 1 or (node.size != INFINITE and node.size % items):
+        return False
+    for start in starts:
+        inner = node.route(np.arange(start, start + items, dtype=np.int64)).position
+        if start % items or int(inner[0]) % items or (np.diff(inner) != 1).any():
+            return False
+    return True
