@@ -16,6 +16,7 @@ from energize.core.os_errors import convert_os_errors, is_url
 from energize.core.validation import faults
 from energize.data.manifest import by_manifest
 from energize.data.source import Subset
+from energize.datasets.align import Columns
 from energize.datasets.order import ConcatDataset
 from energize.errors import ConfigError
 from energize.inference.options import OF_SAMPLES
@@ -69,6 +70,7 @@ def get_train_dataset(  # noqa: PLR0913
     level: LevelCost | ItemCost | None = None,
     global_batch_size: int | None = None,
     level_buffer_size: int | None = None,
+    align: Columns | Mapping[str, Any] | None = None,
     checksums: bool = False,
     verify: bool = True,
     **older: Any,
@@ -122,9 +124,14 @@ def get_train_dataset(  # noqa: PLR0913
             the same: a column of the folders or a function of columns, or several, see
             `LevelDataset`; an `ItemCost` levels encoded or packed samples, see
             `LevelBufferDataset`.
-        global_batch_size: Samples of a global batch, with `level` by a column.
+        global_batch_size: Samples of a global batch, with `align`, or `level` by a
+            column.
         level_buffer_size: Samples or packs that are levelled at a time, with an
             `ItemCost`; None for those of 64 batches.
+        align: Gives all ranks a sample with a modality at the same steps, or none, see
+            `AlignDataset`: a column such as "images", a list of columns, or a dict of
+            columns and "together" or "always". A dict with the key "columns" has
+            options: `{"columns": "images", "ranks": 64}`.
         checksums: Whether each sample is compared with the checksum that
             `energize prepare --checksums` wrote; a difference is a damaged sample.
         verify: Whether inferred sample types are verified.
@@ -148,11 +155,11 @@ def get_train_dataset(  # noqa: PLR0913
     if verify:
         request.verify()
     builds_itself = builds(request.encoder, "build_train_datasets")
-    levelled = Level.from_arguments(level, global_batch_size, level_buffer_size)
+    levelled = Level.from_arguments(level, global_batch_size, level_buffer_size, align)
     if builds_itself and levelled is not None:
         raise ConfigError(
-            f"{type(request.encoder).__name__} builds its dataset itself, so level "
-            "has no effect. Remove level"
+            f"{type(request.encoder).__name__} builds its dataset itself, so "
+            f"{levelled.keys} has no effect. Remove {levelled.keys}"
         )
     builder = Builder(
         encoder_chooser(None if builds_itself else request.encoder),

@@ -413,8 +413,8 @@ class Builder:
         if self.level is not None:
             with place_noted(node.location):
                 raise ConfigError(
-                    "level cannot be combined with composition or several task "
-                    "encoders. Remove one of them"
+                    f"{self.level.keys} cannot be combined with composition or several "
+                    "task encoders. Remove one of them"
                 )
 
     def make_batches(
@@ -448,7 +448,8 @@ class Builder:
         if self.level is not None:
             with place_noted(node.location):
                 raise ConfigError(
-                    "level is set here and by the program. Remove one of them"
+                    f"{node.level.keys} is set here, and {self.level.keys} by the "
+                    "program. Remove one of them"
                 )
         return replace(builder, level=node.level)
 

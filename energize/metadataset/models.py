@@ -43,6 +43,7 @@ from energize.core.validation import Model, short
 from energize.data.join import NONMATCH
 from energize.data.nv_meta import TypeName
 from energize.data.source import Subset
+from energize.datasets.align import Alignment
 from energize.datasets.quota import SAMPLING_METHODS
 from energize.errors import ConfigError
 from energize.order import Schedule
@@ -424,6 +425,52 @@ class LevelKeys(Keys):
         return Level(cost, self.global_batch_size, self.buffer_size)
 
 
+_AlignRule = Annotated[
+    Literal["together", "always"],
+    Expected("'together' or 'always'; set options beside 'columns'"),
+]
+AlignColumns = Annotated[
+    Annotated[Text, Tag("<column>")]
+    | Annotated[list[Text], Field(min_length=1), Tag("<list>")]
+    | Annotated[dict[Text, _AlignRule], Field(min_length=1), Tag("<mapping>")],
+    Discriminator(_costs_tag),
+]
+"""A column, a list of columns, or columns with "together" or "always"."""
+
+
+class AlignKeys(Keys):
+    """The modalities that all ranks have together, with options."""
+
+    columns: AlignColumns
+    always: bool = False
+    ranks: PositiveInt | None = None
+    global_batch_size: PositiveInt | None = None
+
+
+def _align_tag(value: Any) -> str:
+    """Return the form of an alignment: columns, or columns with options."""
+    has_options = isinstance(value, Mapping) and "columns" in value
+    return "<options>" if has_options else "<columns>"
+
+
+Align = Annotated[
+    Annotated[AlignKeys, Tag("<options>")] | Annotated[AlignColumns, Tag("<columns>")],
+    Discriminator(_align_tag),
+]
+
+
+def _alignment(value: Any) -> Alignment:
+    """Return keys as an argument of a program."""
+    if not isinstance(value, AlignKeys):
+        return Alignment.of(value)
+    return Alignment.of(
+        value.columns,
+        always=value.always,
+        ranks=value.ranks,
+        global_batch_size=value.global_batch_size,
+    )
+
+
 def _listed(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [value]
 
@@ -733,6 +780,7 @@ class AtTop(Keys):
     packing: Packing | None = None
     batch_budget: dict[str, PositiveInt] | None = None
     level: Annotated[LevelKeys, AfterValidator(LevelKeys.level)] | None = None
+    align: Annotated[Align, AfterValidator(_alignment)] | None = None
 
 
 class StageSettings(Keys):

@@ -16,6 +16,7 @@ from energize.core.validation import MOST_FAULTS, KeyPath, short
 from energize.data.files import joined, path_of, path_type
 from energize.data.media import kind_by_name
 from energize.data.source import Subset, nested
+from energize.datasets.align import Alignment
 from energize.datasets.stage_plan import Stage, StagePlan
 from energize.errors import (
     ConfigError,
@@ -67,6 +68,7 @@ from energize.metadataset.paths import not_found_message, resolved_store
 from energize.metadataset.properties import divided
 from energize.order.quota import Quota
 from energize.order.timeline import WEIGHTLESS
+from energize.task.encoder import Level
 
 D = TypeVar("D")
 _log = logging.getLogger("energize")
@@ -458,11 +460,21 @@ class _Resolver:
     ) -> MixNode | Stages | None:
         """Return a split or stage with its packing and level."""
         given = {name: getattr(keys, name) for name in AT_TOP}
-        if not any(value is not None for value in given.values()):
+        if keys.align is None and not any(v is not None for v in given.values()):
             return node
         if isinstance(node, Stages):
-            text = "a split with stages has packing, batch_budget and level by stage"
+            text = (
+                "a split with stages has packing, batch_budget, level and align by "
+                "stage"
+            )
             return self.fault(file.text.place(path), text)
+        if keys.align is not None:
+            # Validators have made arguments of the keys.
+            level = cast("Level | None", keys.level)
+            try:
+                given["level"] = Level.aligned(level, cast("Alignment", keys.align))
+            except ConfigError as reason:
+                return self.fault(file.text.place((*path, "align")), str(reason))
         return node.model_copy(update=given)
 
     def _part(
@@ -485,6 +497,8 @@ class _Resolver:
         key = next((name for name in AT_TOP if getattr(node, name) is not None), None)
         if key is None:
             return node
+        if key == "level":
+            key = cast("Level", node.level).keys
         text = (
             f"{key} is set here for samples that are mixed first. Set it for the "
             "whole mix"

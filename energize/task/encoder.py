@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar, cast
 
 from energize.core.costs import ItemCost, LevelCost
@@ -16,10 +16,11 @@ from energize.core.loss_weights import WEIGHT, WEIGHTS
 from energize.core.records import build, fields_of, is_record, is_record_type
 from energize.core.samples import CrudeSample
 from energize.core.stores import CachePool, DecodeFileStore, FileStore, active_pool
+from energize.datasets.align import AlignDataset, Alignment
 from energize.datasets.batch import BatchDataset
 from energize.datasets.blend import BlendDataset
 from energize.datasets.group import GroupBatchDataset
-from energize.datasets.level import LevelBufferDataset
+from energize.datasets.level import LevelBufferDataset, LevelDataset
 from energize.datasets.order import (
     ConcatDataset,
     EpochizeDataset,
@@ -748,24 +749,28 @@ BATCHES = 64
 
 @dataclass(frozen=True)
 class Level:
-    """How batches of level cost are made.
+    """How samples are distributed over micro batches: by cost, by modality, or both.
 
     Args:
         cost: The cost of samples, or several costs: of columns, see `LevelDataset`; or
-            an `ItemCost` of encoded and packed items, see `LevelBufferDataset`.
-        global_batch_size: Samples among which the micro batches are levelled, for
-            columns.
+            an `ItemCost` of encoded and packed items, see `LevelBufferDataset`. None
+            with `align` alone.
+        global_batch_size: Samples that are distributed over micro batches, for columns.
         buffer_size: Items that are levelled together, for an `ItemCost`.
+        align: The modalities that all ranks have together, see `AlignDataset`.
 
     Raises:
         ConfigError: For sizes that do not fit the cost.
     """
 
-    cost: LevelCost | ItemCost
+    cost: LevelCost | ItemCost | None
     global_batch_size: int | None = None
     buffer_size: int | None = None
+    align: Alignment | None = None
 
     def __post_init__(self) -> None:
+        if self.align is not None:
+            self._check_aligned(self.align)
         read = isinstance(self.cost, ItemCost)
         wrong = self.global_batch_size if read else self.buffer_size
         if wrong is not None:
@@ -782,14 +787,56 @@ class Level:
                 "its micro batches"
             )
 
+    def _check_aligned(self, align: Alignment) -> None:
+        if isinstance(self.cost, ItemCost):
+            raise ConfigError(
+                "align needs random access, and an ItemCost levels a stream. Level by "
+                "columns, or remove align"
+            )
+        if self.global_batch_size is None:
+            raise ConfigError(
+                f"align sets the columns {list(align.columns)}, but global_batch_size "
+                "is missing. Set the size of the global batch whose samples are "
+                "distributed over its micro batches"
+            )
+        whole = align.global_batch_size
+        if whole not in (None, self.global_batch_size):
+            raise ConfigError(
+                f"align has global batches of {whole} samples, but global_batch_size "
+                f"is {self.global_batch_size}. Use the same number"
+            )
+
+    @property
+    def keys(self) -> str:
+        """The names of the arguments that are set, for messages."""
+        set_keys = [] if self.cost is None else ["level"]
+        return " and ".join(set_keys if self.align is None else [*set_keys, "align"])
+
+    @classmethod
+    def aligned(cls, level: Level | None, align: Alignment) -> Level:
+        """Return a level with an alignment.
+
+        Raises:
+            ConfigError: If their global batches differ.
+        """
+        if level is None:
+            return cls(None, align.global_batch_size, align=align)
+        return replace(level, align=align)
+
     @classmethod
     def from_arguments(
         cls,
         level: LevelCost | ItemCost | None,
         global_batch_size: int | None,
         level_buffer_size: int | None,
+        align: Any = None,
     ) -> Level | None:
         """Return the level of arguments of a dataset; None if it is not set."""
+        if align is not None:
+            alignment = Alignment.parsed(align)
+            if global_batch_size is None:
+                global_batch_size = alignment.global_batch_size
+            return cls(level, global_batch_size, level_buffer_size, alignment)
         if level is not None:
             return cls(level, global_batch_size, level_buffer_size)
         if global_batch_size is None and level_buffer_size is None:
@@ -809,20 +856,20 @@ class Level:
         batch_drop_last: bool,
         packing_buffer_size: int | PackPlan | None,
     ) -> Dataset[Any]:
-        """Return encoded samples after the other hooks, as batches of level cost."""
+        """Return encoded samples after the other hooks, as batches."""
         if batch_size is None:
-            raise ConfigError("level needs batches, but batch_size is None")
+            raise ConfigError(f"{self.keys} needs batches, but batch_size is None")
         if isinstance(batch_size, BatchBudget):
             raise ConfigError(
-                "level needs batches of equal size, and batch_budget makes batches of "
-                "equal cost. Remove one of the two"
+                f"{self.keys} needs batches of equal size, and batch_budget makes "
+                "batches of equal cost. Remove one of the two"
             )
         is_overridden = type(encoder).build_batch is not TaskEncoder.build_batch
         if is_overridden or "batch_group_criterion" in active_hooks(encoder):
             raise ConfigError(
                 f"{type(encoder).__name__} overrides batch_group_criterion or "
-                "build_batch, which set the samples of a batch, and so does level. "
-                "Remove one of the two"
+                "build_batch, which set the samples of a batch, and so does "
+                f"{self.keys}. Remove one of the two"
             )
         items = encoder.build_batch(
             samples, batch_size=None, packing_buffer_size=packing_buffer_size
@@ -833,7 +880,28 @@ class Level:
                 BATCHES * batch_size if self.buffer_size is None else self.buffer_size
             )
             items = LevelBufferDataset(items, size, batch_size, self.cost)
+        elif self.align is not None:
+            batches = self._aligned_batches(
+                items, batch_size, Hook(encoder, "batch"), batch_drop_last
+            )
+            return apply_encode_batch(encoder, batches)
         else:
             options |= {"level": self.cost, "global_batch_size": self.global_batch_size}
         batches = BatchDataset(items, batch_size, Hook(encoder, "batch"), **options)
         return apply_encode_batch(encoder, batches)
+
+    def _aligned_batches(
+        self, items: Dataset[Any], batch_size: int, batcher: Hook, drop_last: bool
+    ) -> Dataset[Any]:
+        whole = cast("int", self.global_batch_size)
+        if self.cost is not None:
+            cost = cast("LevelCost", self.cost)
+            items = LevelDataset(items, batch_size, global_batch_size=whole, cost=cost)
+        return AlignDataset(
+            items,
+            batch_size,
+            batcher,
+            global_batch_size=whole,
+            columns=cast("Alignment", self.align),
+            drop_last=drop_last,
+        )

@@ -215,6 +215,17 @@ data/x | | expected a dataset (a mapping with 'path')
 {path: a, level: {cost: {x: -1.5}, global_batch_size: 8}} | .level.cost.x | above 0
 {path: a, level: {cost: {x: y}, global_batch_size: 8}} | .level.cost.x | above 0
 {path: a, level: {cost: [{x: 1}], global_batch_size: 8}} | .level.cost[0] | expected
+{path: a, align: 3} | .align | got 3
+{path: a, align: x} | .align | global_batch_size is missing
+{path: a, align: {columns: [], global_batch_size: 8}} | .align.columns | at least 1 item
+{path: a, align: {columns: [x, x], global_batch_size: 8}} | .align | different names
+{path: a, align: {x: sometimes}} | .align.x | 'together' or 'always'
+{path: a, align: {x: always, ranks: 8}} | .align.ranks | options beside 'columns'
+{path: a, align: {columns: x, rank: 8}} | .align.rank | did you mean 'ranks'
+{path: a, align: {columns: x, ranks: 0}} | .align.ranks | got 0
+{path: a, align: {columns: x, global_batch_size: 8}, level: {cost: x, global_batch_size: 9}} | .align | Use the same number
+{path: a, align: x, level: {field: x}} | .align | an ItemCost levels a stream
+{align: x, path: a, stages: [{STAGE}]} | .align | has no place here
 {stages: []} | .stages | at least 1 item
 {stages: 3} | .stages | expected a list
 {stages: [3]} | .stages[0] | expected a stage
