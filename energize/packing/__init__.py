@@ -12,9 +12,12 @@ them in a `PackingDataset`, or in the hooks of a task encoder:
         @stateless
         def pack_selected_samples(self, samples):
             return concat_pack(samples, ["tokens", "labels"], flatten=["images"])
+
+`image_tokens` has the rules by which processors make tokens of image sizes.
 """
 
 from energize.packing.concat import concat_pack
+from energize.packing.image_tokens import ImageTokenRule, image_token_rule
 from energize.packing.packer import (
     Packer,
     attention_cost,
@@ -24,10 +27,12 @@ from energize.packing.packer import (
 )
 
 __all__ = [
+    "ImageTokenRule",
     "Packer",
     "attention_cost",
     "balanced",
     "best_fit",
     "concat_pack",
     "first_fit",
+    "image_token_rule",
 ]
