@@ -83,6 +83,7 @@ from .errors import (
 )
 from .inference.converting import convert
 from .inference.engine import infer
+from .inference.measuring import measure_columns
 from .inference.spec import DataSpec
 from .loader import Loader, get_loader
 from .loader.agreement import shared_reading
@@ -194,6 +195,7 @@ __all__ = [
     "homogeneous_concat_mix",
     "infer",
     "is_padding",
+    "measure_columns",
     "padding_rows",
     "prepare",
     "restore_sample",

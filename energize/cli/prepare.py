@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,8 +21,9 @@ from energize.data.media_filter import MediaFilterConfig
 from energize.data.nv_meta import CRUDE, is_prepared
 from energize.errors import ConfigError, EnergizeError, nearest
 from energize.inference.converting import convert as converted
-from energize.preparation import columns as measures
-from energize.preparation import fields, index
+from energize.inference.measuring import is_measured_loose, measure_columns
+from energize.preparation import fields, index, measures
+from energize.preparation.columns import prepare_columns
 from energize.preparation.media import prepare_media as collected
 from energize.preparation.scan import find_shards, listed
 from energize.preparation.verify import prepare_checksums
@@ -110,9 +111,14 @@ class Measuring:
                 "Measure a value of each sample, NAME=HOW: "
                 "tokens=size:txt, quality=json[quality], "
                 "width=image:width, length=len:txt, "
+                "tokens=lengths.parquet:tokens, image_tokens=image:tokens:PROCESSOR, "
                 "tokens=MODULE:FUNCTION."
             )
         ),
+    ] = None
+    length: Annotated[
+        Names,
+        Option(help="Measure a length, NAME=HOW: a whole number above 0."),
     ] = None
     column_default: Annotated[
         Names, Option(help="Value of samples that have none, NAME=VALUE.")
@@ -124,17 +130,18 @@ class Measuring:
     @property
     def is_wanted(self) -> bool:
         """Whether columns or checksums are written."""
-        return bool(self.column or self.checksums)
+        return bool(self.column or self.length or self.checksums)
 
     @property
     def arguments(self) -> dict[str, Any]:
         """The arguments of `prepare` that measure samples."""
         defaults = self.column_default or ()
         return {
-            "columns": parse_columns(self.column or ()),
+            "columns": parse_columns([*(self.column or ()), *(self.length or ())]),
             "column_defaults": dict(
                 _pair("--column-default", text) for text in defaults
             ),
+            "lengths": [_pair("--length", text)[0] for text in self.length or ()],
             "checksums": self.checksums,
         }
 
@@ -178,7 +185,8 @@ def prepare(
     path: Annotated[
         Path,
         path_argument(
-            "A folder of tar shards, a .jsonl file, or a metadataset with joins."
+            "A folder of tar shards, a .jsonl file, or a metadataset with joins; "
+            "for columns, also loose data."
         ),
     ],
     media: Media,
@@ -206,6 +214,10 @@ def prepare(
     if filtered is not None:
         _check_may_have_media(path, by, tar_index_only=writing.tar_index_only)
     measured = measuring.arguments
+    if measured["columns"] and is_measured_loose(path):
+        options = {**splitting.arguments, "media": filtered, "writing": writing}
+        _measure_loose(console, path, by, measured, options, sample_type, field_map)
+        return
     if not is_folder(path):
         _check_file(path, by, measured["columns"])
         _prepare_file(console, path, by, checksums=measuring.checksums)
@@ -310,7 +322,7 @@ def _show_measured(console: Console, report: Any) -> None:
 
 def _add(console: Console, path: Path, by: Tasks, measured: dict[str, Any]) -> None:
     """Write checksums and columns of a prepared folder."""
-    columns, defaults, checksums = measured.values()
+    columns, defaults, lengths, checksums = measured.values()
     options = by.arguments("Reading shards")
     if checksums:
         report = prepare_checksums(path, **options)
@@ -318,10 +330,40 @@ def _add(console: Console, path: Path, by: Tasks, measured: dict[str, Any]) -> N
             f"Wrote checksums of {report.samples:,} samples, {report.bytes:,} bytes"
         )
     if columns:
-        report_of_columns = measures.prepare_columns(
-            path, columns, defaults=defaults, **options
+        report_of_columns = prepare_columns(
+            path, columns, defaults=defaults, lengths=lengths, **options
         )
         _show_measured(console, report_of_columns)
+    console.write_line("Done")
+
+
+def _measure_loose(
+    console: Console,
+    path: Path,
+    by: Tasks,
+    measured: dict[str, Any],
+    options: dict[str, Any],
+    sample_type: str | None,
+    field_map: str | None,
+) -> None:
+    """Measure columns of loose data, which are stored beside them."""
+    writing = replace(options.pop("writing"), non_interactive=False)
+    is_written = measured["checksums"] or writing != Writing()
+    if is_written or any(options.values()):
+        raise ConfigError(
+            f"{path} is not a prepared folder, so only --column is written, beside it. "
+            "Remove the other options, or convert it first, with: energize convert"
+        )
+    report = measure_columns(
+        path,
+        measured["columns"],
+        defaults=measured["column_defaults"],
+        lengths=measured["lengths"],
+        sample_type=sample_type,
+        field_map=None if field_map is None else parse_field_map(field_map),
+        **by.run(console).arguments("Measuring samples"),
+    )
+    _show_measured(console, report)
     console.write_line("Done")
 
 

@@ -52,6 +52,7 @@ _BAD_ARRAY = (
 )
 
 _NAME = r"^[^\W\d]\w{0,99}$"
+ColumnName = Annotated[str, Field(pattern=_NAME)]
 _FILE = r"^[^\W\d]\w*\.[0-9a-f]{16}\.npy$"
 
 
@@ -96,7 +97,7 @@ class ColumnIndex(Model):
     version: Literal[1] = 1
     index: str | None = None
     shard_counts: dict[str, int]
-    columns: dict[Annotated[str, Field(pattern=_NAME)], StoredColumn]
+    columns: dict[ColumnName, StoredColumn]
 
     @property
     def measured(self) -> dict[str, str]:
@@ -195,7 +196,28 @@ def read_values(path: Path, name: str, stored: StoredColumn, samples: int) -> Co
         DatasetError: If the file is missing or truncated, has another type, size or
             content, or indexes missing words.
     """
-    file = f"{path}/{COLUMNS_FOLDER}/{stored.file}"
+    return read_stored(path / COLUMNS_FOLDER, path, name, stored, samples)
+
+
+def read_stored(
+    folder: Path, path: Path, name: str, stored: StoredColumn, samples: int
+) -> Column:
+    """Return the values of a column.
+
+    Args:
+        folder: The folder of the file of values.
+        path: The dataset, for messages.
+        name: Name of the column.
+        stored: Its entry in the index.
+        samples: Number of samples.
+
+    Returns:
+        The column.
+
+    Raises:
+        DatasetError: If the file is damaged, as in `read_values`.
+    """
+    file = f"{folder}/{stored.file}"
     words = stored.categories
     try:
         values = load_values(file, words)

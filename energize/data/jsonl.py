@@ -16,11 +16,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from energize.core.columns import Column
 from energize.core.description import digest
 from energize.core.failures import Failed
 from energize.core.os_errors import convert_os_errors
 from energize.data.files import exists, files_at, path_of
 from energize.data.local import Files, Ranges, read_entries
+from energize.data.loose_columns import loose_column, loose_column_names
 from energize.data.rows import FieldSource, Row, parsed_row
 from energize.data.source import ShardedSource, Window
 from energize.data.tar import CHECKSUM, ENTRY, RANGE, changed, read_checksums
@@ -189,6 +191,22 @@ class JsonlSource(ShardedSource[dict[str, Any]], FieldSource[dict[str, Any]]):
 
     def _key(self, shard: int, number: int) -> str:
         return str(number)
+
+    @property
+    def row_names(self) -> tuple[str, ...]:
+        """The keys of the first line."""
+        return super().column_names
+
+    @cached_property
+    def column_names(self) -> tuple[str, ...]:
+        measured = loose_column_names(self.path)
+        return tuple(dict.fromkeys([*self.row_names, *measured]))
+
+    def _column(self, name: str) -> Column:
+        whole = loose_column(self.path, self, name)
+        if whole is None:
+            return super()._column(name)
+        return whole if self.window is None else whole.part(slice(*self.window))
 
     def _parsed(self, first: int, stop: int) -> list[Row | Failed]:
         start = self._bounds[0]

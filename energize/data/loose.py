@@ -26,8 +26,10 @@ from energize.core.failures import Failed
 from energize.core.ignored import log_once
 from energize.core.os_errors import is_url
 from energize.core.os_errors import os_error_message as refusal
+from energize.data.columns import column_command
 from energize.data.files import absolute, exists, files_at, joined, path_of, read_file
 from energize.data.local import Files, Ranges
+from energize.data.loose_columns import loose_column, loose_column_names
 from energize.data.media import (
     decode_media_value,
     extension_of,
@@ -292,7 +294,14 @@ class LooseSource(ShardedSource[dict[str, Any]], FieldSource[dict[str, Any]]):
     @property
     def column_names(self) -> tuple[str, ...]:
         names = (name for name in self.rows.column_names if name not in (KEY, AT))
-        return *names, *(f"{name}_name" for name in self.labels)
+        labels = (f"{name}_name" for name in self.labels)
+        return tuple(dict.fromkeys([*names, *labels, *loose_column_names(self.path)]))
+
+    def indexing_hint(self, name: str) -> str:
+        return (
+            f"Measure it with: {column_command(self.path, {name: 'HOW'})}, or write it "
+            "into each row"
+        )
 
     def compared(self) -> tuple[Any, ...]:
         return tuple(
@@ -300,18 +309,19 @@ class LooseSource(ShardedSource[dict[str, Any]], FieldSource[dict[str, Any]]):
         )
 
     def _column(self, name: str) -> Column:
+        whole = self._whole_column(name)
+        return whole if self.window is None else whole.part(slice(*self.window))
+
+    def _whole_column(self, name: str) -> Column:
+        """Return a column without the window."""
+        measured = loose_column(self.path, self, name)
+        if measured is not None:
+            return measured
         label = name.removesuffix("_name")
         if label != name and label in self.labels:
-            whole = Column.of(
-                (
-                    self._called(label, value)
-                    for value in self.rows.column_values(label)
-                ),
-                name,
-            )
-        else:
-            whole = self.rows.column(name)
-        return whole if self.window is None else whole.part(slice(*self.window))
+            values = self.rows.column_values(label)
+            return Column.of((self._called(label, value) for value in values), name)
+        return self.rows.column(name)
 
     def _key(self, shard: int, number: int) -> str | None:
         [row] = self.rows.read_shard(shard, [number])

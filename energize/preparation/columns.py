@@ -1,71 +1,55 @@
-"""Measure columns of a prepared folder: one value for each sample.
-
-A measure is written as `energize prepare --column NAME=HOW` takes it, or is a
-function of a raw sample:
-
-size:txt               bytes of a part, or of all parts of a pattern: size:*.jpg
-len:txt                characters of a text; also len:json[caption], of one in JSON
-json[meta][quality]    a number or a word in JSON
-image:width            of the image header: width, height or pixels
-"""
+"""Measure columns of a prepared folder: one value for each sample."""
 
 from __future__ import annotations
 
-import inspect
-import io
-import math
 import os
-import sys
-import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import numpy as np
 
-from energize.core.checks import real_number, whole_number
 from energize.core.columns import Column
-from energize.core.description import described
 from energize.core.os_errors import os_errors_as
 from energize.core.progress import Progress
 from energize.data import columns as on_disk
 from energize.data.columns import MOST_WORDS, ColumnIndex, StoredColumn
 from energize.data.files import path_of
-from energize.data.media import kind_by_name, open_image
 from energize.data.nv_meta import read_info
 from energize.data.writing import NewFiles, writing
 from energize.errors import ConfigError, DataError, DatasetError, PrepareError, nearest
-from energize.preparation.scan import RawSample, ScannedShard, ShardHeaders
+from energize.preparation.lookups import Lookup
+from energize.preparation.measures import (
+    How,
+    Measure,
+    SampleReading,
+    Value,
+    checked_value,
+    how_text,
+    measure_of,
+    source_of,
+)
+from energize.preparation.scan import ScannedShard, ShardHeaders, StoredSample
 from energize.preparation.tasks import (
+    Absence,
     Job,
     JobPart,
     Piece,
     ShardWork,
+    add_absences,
     all_in_turn,
+    check_one_kind,
     column_of,
     unchanged,
 )
 from energize.preparation.write import commit, staging
-from energize.task.field_maps import PartAccess, parse_field
 
-Value = int | float | str
-"""Value of a column for one sample."""
-How = str | Callable[[dict[str, Any]], Any]
-"""A measure: a text as in `--column NAME=HOW`, or a function of raw samples."""
-Measure = Callable[[RawSample], Any]
-"""Returns the value of a sample; raises `DataError` if the sample has none."""
-_OfParts = Callable[[RawSample, PartAccess, list[str]], Any]
-
-_EXPECTED = (
-    "size:PART, len:PART, json[KEY], image:width (or height, pixels), or "
-    "MODULE:FUNCTION"
-)
-_IMAGE_SIZES = ("width", "height", "pixels")
-_LONGEST_WORD = 200
+_SHOWN = 3
+"""Most keys of a table without samples that are shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,11 +71,12 @@ class ColumnsReport:
 
 @all_in_turn
 @os_errors_as(PrepareError, fault="cannot be used")
-def prepare_columns(
+def prepare_columns(  # noqa: PLR0913
     path: str | os.PathLike[str],
     columns: Mapping[str, How],
     *,
     defaults: Mapping[str, Value] | None = None,
+    lengths: Collection[str] = (),
     workers: int | None = None,
     tasks: int | None = None,
     task: int | None = None,
@@ -107,11 +92,15 @@ def prepare_columns(
     Args:
         path: The prepared folder.
         columns: Measures by column name: a text as in `energize prepare --column
-            NAME=HOW` ("size:txt", "len:txt", "json[quality]", "image:width"; see the
-            page on columns), or a function of a raw sample, a dict of its parts as
-            bytes, that returns a number, a word or None.
+            NAME=HOW` ("size:txt", "len:txt", "json[quality]", "image:width",
+            "lengths.parquet:tokens"; see the page on columns), an `ImageTokenRule`, or
+            a function that returns a number, a word or None. It takes a raw sample, a
+            dict of its parts as bytes, or the typed sample that its parameter is
+            annotated with. An object of a class is built once in each process.
         defaults: Values by column for samples without one. Without a default, words may
             be absent, which the report notes, and numbers may not.
+        lengths: Columns of lengths: values that are not whole numbers above 0 count as
+            missing.
         workers: Processes that read shards; by default one for each core.
         tasks: Number of tasks that the shards are partitioned into, as in `prepare`.
         task: The task that this call does; its values appear after the merge.
@@ -142,8 +131,9 @@ def prepare_columns(
         [2, 1]
     """
     root = path_of(path)
-    wanted = Columns(columns, defaults)
     counts = read_info(root).shard_counts
+    reading = SampleReading.of_folder(root)
+    wanted = Columns(columns, defaults, lengths, reading)
     if not columns or not counts:
         raise ConfigError(
             f"{root}: there are no {'shards' if columns else 'columns'} to measure"
@@ -170,13 +160,19 @@ class Columns:
     Args:
         columns: Measures by column name.
         defaults: Values by column for samples without one.
+        lengths: Columns that must have whole numbers above 0.
+        reading: How functions and image measures read samples.
 
     Raises:
         ConfigError: For names and measures that cannot be used.
     """
 
     def __init__(
-        self, columns: Mapping[str, How], defaults: Mapping[str, Value] | None = None
+        self,
+        columns: Mapping[str, How],
+        defaults: Mapping[str, Value] | None = None,
+        lengths: Collection[str] = (),
+        reading: SampleReading | None = None,
     ) -> None:
         self.how = {
             on_disk.check_name(name): how_text(how) for name, how in columns.items()
@@ -184,49 +180,59 @@ class Columns:
         self._measures: dict[str, Measure] = {}
         for name, how in columns.items():
             try:
-                self._measures[name] = measure_of(how)
+                self._measures[name] = measure_of(how, reading)
             except ConfigError as fault:
                 raise ConfigError(f"column {name!r}: {fault}") from None
-        sources = {name: _source(how) for name, how in columns.items() if callable(how)}
-        self.options: dict[str, Any] = {"columns": self.how, "sources": sources}
         self._defaults = dict(defaults or {})
-        for name in self._defaults.keys() - columns.keys():
-            raise ConfigError(
-                f"a default is set for {name!r}, and the columns to measure are "
-                f"{', '.join(columns)}{nearest(name, list(columns))}"
-            )
+        self._lengths = frozenset(lengths)
+        for option, names in (
+            ("a default is set", self._defaults),
+            ("a length is set", self._lengths),
+        ):
+            for name in names - columns.keys():
+                raise ConfigError(
+                    f"{option} for {name!r}, and the columns to measure are "
+                    f"{', '.join(columns)}{nearest(name, list(columns))}"
+                )
+        sources = {
+            name: source
+            for name, how in columns.items()
+            if (source := source_of(how)) is not None
+        }
+        self.options: dict[str, Any] = {"columns": self.how, "sources": sources}
+        if lengths:
+            self.options["lengths"] = sorted(self._lengths)
 
     def measured(self, shard: ShardHeaders) -> dict[str, Piece]:
         """Return the columns of a shard."""
-        samples = list(shard.samples())
-        return {name: self._piece(name, samples) for name in self._measures}
+        return self.measured_samples(shard.samples())
 
-    def _piece(self, name: str, samples: Sequence[RawSample]) -> Piece:
-        measure = self._measures[name]
-        values: list[Value] = []
-        absent: list[bool] = []
-        why = ""
-        first: dict[bool, str] = {}
+    def measured_samples(self, samples: Iterable[StoredSample]) -> dict[str, Piece]:
+        """Return the columns of samples, which are read one after the other."""
+        pieces = {name: _NewPiece() for name in self._measures}
         for sample in samples:
-            try:
-                value = _checked(measure(sample))
-            except DataError as reason:
-                why = why or f"{sample.location}: {reason}"
-                absent.append(True)
-            except Exception as reason:  # whatever Pillow and functions of users raise
-                message = (
-                    f"column {name!r}, {self.how[name]}: {sample.location}: {reason}"
-                )
-                raise PrepareError(message) from reason
-            else:
-                if (is_word := isinstance(value, str)) not in first:
-                    first[is_word] = f"{sample.location} has {str(value)[:80]!r}"
-                values.append(value)
-                absent.append(False)
-        dtype = object if True in first else None
-        return Piece(
-            np.array(values, dtype=dtype), np.array(absent, dtype=bool), why, first
-        )
+            for name, piece in pieces.items():
+                self._add(name, piece, sample)
+        return {name: piece.finished() for name, piece in pieces.items()}
+
+    def _add(self, name: str, piece: _NewPiece, sample: StoredSample) -> None:
+        measure = self._measures[name]
+        try:
+            value = checked_value(measure(sample))
+            if not isinstance(measure, Lookup):
+                self._check_length(name, value)
+        except DataError as reason:
+            piece.leave_out(str(reason), sample)
+        except Exception as reason:  # whatever Pillow and functions of users raise
+            message = f"column {name!r}, {self.how[name]}: {sample.location}: {reason}"
+            raise PrepareError(message) from reason
+        else:
+            piece.add(value, sample)
+
+    def _check_length(self, name: str, value: Value) -> None:
+        """Raise `DataError` for a length that is not a whole number above 0."""
+        if name in self._lengths and (not isinstance(value, int) or value < 1):
+            raise DataError("a length must be a whole number above 0")
 
     def stage(
         self,
@@ -255,44 +261,120 @@ class Columns:
         Raises:
             PrepareError: For values that do not fit a column.
         """
+        columns, notes = self.whole(shards, ready)
+        folder = root / on_disk.COLUMNS_FOLDER
+        stored = dict(previous) | self.stage_values(files, folder, columns)
+        if stored:
+            index = ColumnIndex(index=version, shard_counts=counts, columns=stored)
+            text = on_disk.dump_columns(index)
+            files.write(folder / on_disk.COLUMNS_NAME, text.encode())
+        return columns, notes
+
+    def whole(
+        self,
+        shards: Sequence[ScannedShard],
+        ready: Mapping[str, Column] = MappingProxyType({}),
+    ) -> tuple[dict[str, Column], list[str]]:
+        """Return the columns of all shards, and notes.
+
+        Args:
+            shards: The shards, with their measured columns.
+            ready: Columns that need no measurement, by name.
+
+        Raises:
+            PrepareError: For values that do not fit a column.
+        """
         columns: dict[str, Column] = {}
         notes: list[str] = []
-        stored = dict(previous)
-        for name, how in self.how.items():
-            column = ready.get(name) or self._whole(
-                column_of(shards, name), name, notes
-            )
-            dtype = str(column.values.dtype)
-            words = column.categories
+        for name in self.how:
+            column = ready.get(name)
+            if column is None:
+                piece = self._looked_up(name, column_of(shards, name), notes)
+                column = self._whole(piece, name, notes)
             try:
-                "".join(words or ()).encode()
+                "".join(column.categories or ()).encode()
             except UnicodeEncodeError:
                 notes.append(
                     f"column {name!r} is left out: it has words that are no UTF-8"
                 )
-                continue
-            columns[name] = column
+            else:
+                columns[name] = column
+        return columns, notes
+
+    def stage_values(
+        self, files: NewFiles, folder: Path, columns: Mapping[str, Column]
+    ) -> dict[str, StoredColumn]:
+        """Write the values of columns to files of a folder.
+
+        Returns:
+            The entries of the columns, by name.
+        """
+        stored: dict[str, StoredColumn] = {}
+        for name, column in columns.items():
             file = on_disk.values_file(name, column.values, column.categories)
             description = {
                 "file": file,
-                "dtype": dtype,
-                "measured": how,
-                "categories": words,
+                "dtype": str(column.values.dtype),
+                "measured": self.how[name],
+                "categories": column.categories,
             }
             stored[name] = StoredColumn.model_validate(description)
-            final = root / on_disk.COLUMNS_FOLDER / file
+            final = folder / file
             with writing(final, PrepareError), files.create(final) as stream:
                 # Into a file of its own numpy writes itself, and does not say why it
                 # cannot.
                 plain: Any = SimpleNamespace(write=stream.write)
                 np.save(plain, column.values, allow_pickle=False)
-        if stored:
-            index = ColumnIndex(index=version, shard_counts=counts, columns=stored)
-            text = on_disk.dump_columns(index)
-            files.write(
-                root / on_disk.COLUMNS_FOLDER / on_disk.COLUMNS_NAME, text.encode()
+        return stored
+
+    def _looked_up(self, name: str, piece: Piece, notes: list[str]) -> Piece:
+        """Return the values at the rows of a table; add a note on further rows."""
+        lookup = self._measures[name]
+        if not isinstance(lookup, Lookup):
+            return piece
+        rows: list[int] = piece.values.astype(np.int64).tolist()
+        if unused := lookup.unused(rows):
+            shown = ", ".join(map(repr, unused[:_SHOWN]))
+            notes.append(
+                f"column {name!r}: {len(unused)} keys of {lookup.file} are of no "
+                f"sample, the first of them {shown}"
             )
-        return columns, notes
+        values: list[Value] = []
+        first: dict[bool, str] = {}
+        left_out = defaultdict[str, list[int]](list)
+        is_valid = np.ones(len(rows), dtype=bool)
+        for number, row in enumerate(rows):
+            try:
+                value = self._value_at(name, lookup, row)
+            except DataError as reason:
+                left_out[str(reason)].append(row)
+                is_valid[number] = False
+            else:
+                values.append(value)
+                first.setdefault(
+                    isinstance(value, str), f"{lookup.file} has {str(value)[:80]!r}"
+                )
+        check_one_kind(name, first)
+        absent = piece.absent.copy()
+        absent[np.flatnonzero(~absent)[~is_valid]] = True
+        absences = dict(piece.absences)
+        for fault, rows_of in left_out.items():
+            keys = [lookup.key_of(row) for row in rows_of[:_SHOWN]]
+            absence = Absence(len(rows_of), f"sample {keys[0]!r}", keys)
+            add_absences(absences, {fault: absence})
+        dtype = object if True in first else None
+        return Piece(np.array(values, dtype=dtype), absent, absences, first)
+
+    def _value_at(self, name: str, lookup: Lookup, row: int) -> Value:
+        """Return the value at a row; raise `DataError` if it has none."""
+        try:
+            value = checked_value(lookup.value(row))
+        except PrepareError as reason:
+            raise PrepareError(
+                f"column {name!r}: {lookup.file}, key {lookup.key_of(row)!r}: {reason}"
+            ) from reason
+        self._check_length(name, value)
+        return value
 
     def _whole(self, piece: Piece, name: str, notes: list[str]) -> Column:
         """Return a column of all shards; add a note on samples without a value."""
@@ -305,6 +387,37 @@ class Columns:
         return _number_column(piece, name, default)
 
 
+class _NewPiece:
+    """A column of some samples that is being measured."""
+
+    def __init__(self) -> None:
+        self._values: list[Value] = []
+        self._absent: list[bool] = []
+        self._absences: dict[str, Absence] = {}
+        self._first: dict[bool, str] = {}
+
+    def add(self, value: Value, sample: StoredSample) -> None:
+        """Add the value of a sample."""
+        is_word = isinstance(value, str)
+        if is_word not in self._first:
+            self._first[is_word] = f"{sample.location} has {str(value)[:80]!r}"
+        self._values.append(value)
+        self._absent.append(False)
+
+    def leave_out(self, reason: str, sample: StoredSample) -> None:
+        """Add a sample without a value."""
+        absence = Absence(1, sample.location, [sample.key])
+        add_absences(self._absences, {reason: absence})
+        self._absent.append(True)
+
+    def finished(self) -> Piece:
+        """Return the column."""
+        dtype = object if True in self._first else None
+        values = np.array(self._values, dtype=dtype)
+        absent = np.array(self._absent, dtype=bool)
+        return Piece(values, absent, self._absences, self._first)
+
+
 def _absence_note(piece: Piece, name: str, default: Value | None) -> str:
     """Return a note on samples without a value.
 
@@ -314,12 +427,24 @@ def _absence_note(piece: Piece, name: str, default: Value | None) -> str:
     """
     absent = piece.absent
     message = f"column {name!r}: {absent.sum()} of {len(absent)} samples have no value"
-    reason = f"the first of them {piece.why}"
+    reasons = "; ".join(map(_absence_text, *zip(*piece.absences.items(), strict=True)))
+    reason = f"the first of them {reasons}"
+    if default is not None and not piece.first:
+        raise PrepareError(f"{message}, {reason}. Correct the measure")
     if not piece.first or (default is None and False in piece.first):
         option = f"--column-default {name}=0, or defaults={{{name!r}: 0}}"
         raise PrepareError(f"{message}, {reason}. Give one for these: {option}")
     outcome = "are without a word" if default is None else f"were given {default!r}"
     return f"{message} and {outcome}, {reason}"
+
+
+def _absence_text(reason: str, absence: Absence) -> str:
+    """Return a reason with its first samples and their number."""
+    text = f"{absence.location}: {reason}"
+    if absence.samples == 1:
+        return text
+    further = ", ".join(map(repr, absence.keys[1:]))
+    return f"{text} ({absence.samples} samples, next {further})"
 
 
 def _word_column(piece: Piece, name: str, default: Value | None) -> Column:
@@ -347,7 +472,7 @@ def _number_column(piece: Piece, name: str, default: Value | None) -> Column:
 def _default_number(name: str, default: Value) -> Value:
     for number_type in (int, float):
         with suppress(ValueError):
-            return _checked(
+            return checked_value(
                 number_type(default) if isinstance(default, str) else default
             )
     raise ConfigError(f"column {name!r} has numbers, but its default is {default!r}")
@@ -370,174 +495,3 @@ def remove_unused(root: Path) -> None:
         if file.name not in used:
             with suppress(OSError):  # nobody reads it any more, so it may stay
                 file.unlink()
-
-
-# Measures: functions of stored samples.
-
-
-def measure_of(how: object) -> Measure:
-    """Return the function of a measure; raise `ConfigError` for a wrong one."""
-    if callable(how):
-        return partial(_called, how)
-    if not isinstance(how, str):
-        raise ConfigError(f"expected {_EXPECTED}, got {how!r}")
-    measure, _, rest = how.partition(":") if ":" in how else ("", "", how)
-    if measure == "image" and rest in _IMAGE_SIZES:
-        return partial(_image, rest)
-    options = parse_field(rest) if measure in _OF_PARTS else ()
-    if not options or not _keys_fit(measure, options):
-        hint = _measure_hint(how, measure, rest, options)
-        raise ConfigError(f"expected {_EXPECTED}, got {how!r}{hint}")
-    return partial(_of_parts, _OF_PARTS[measure], options)
-
-
-def _keys_fit(measure: str, options: Sequence[PartAccess]) -> bool:
-    """Return whether a measure of this kind takes the JSON keys of its parts."""
-    return measure == "len" or {bool(access.keys) for access in options} == {
-        not measure
-    }
-
-
-def _measure_hint(
-    how: str, measure: str, rest: str, options: Sequence[PartAccess]
-) -> str:
-    if measure and options:
-        return "; keys of JSON are for len and alone"
-    return nearest(rest, _IMAGE_SIZES) if measure == "image" else suggest_measure(how)
-
-
-def is_written(how: str) -> bool:
-    """Return whether a text is a measure, and not the name of a function.
-
-    >>> (
-    ...     is_written("size:txt"),
-    ...     is_written("json[quality]"),
-    ...     is_written("tools.py:count"),
-    ... )
-    (True, True, False)
-    """
-    return ":" not in how or how.partition(":")[0] in (*_OF_PARTS, "image")
-
-
-def suggest_measure(how: str) -> str:
-    """Return a hint at the measure that a text resembles.
-
-    >>> suggest_measure("siz:txt")
-    "; did you mean 'size'?"
-    """
-    return nearest(how.partition(":")[0], [*_OF_PARTS, "image"])
-
-
-def how_text(how: Any) -> str:
-    """Return a measure as text for `columns.json`; a function as MODULE:NAME."""
-    if isinstance(how, str):
-        return how
-    module, name = (
-        getattr(how, attribute, None) for attribute in ("__module__", "__qualname__")
-    )
-    return f"{module}:{name}" if module and name else str(described(how))
-
-
-def _source(how: Callable[..., Any]) -> str:
-    """Return the source of a function if available: a changed one measures again."""
-    with suppress(OSError, TypeError):
-        return inspect.getsource(how)
-    return ""
-
-
-def _checked(value: Any) -> Value:
-    """Return a value as stored in a column; raise `PrepareError` if none fits."""
-    if value is None:
-        raise DataError("it is None")
-    if isinstance(value, bool | np.bool_):
-        return int(value)
-    if _is_word(value):
-        return sys.intern(str(value))  # so that workers send each word once
-    whole = whole_number(value)
-    if whole is not None and -(2**63) <= whole < 2**63:
-        return whole
-    number = real_number(value)
-    if whole is None and number is not None and math.isfinite(number):
-        return float(number)
-    raise PrepareError(
-        "a column must have finite numbers of at most 64 bits, or words of at most "
-        f"{_LONGEST_WORD} letters, got {type(value).__name__} {str(value)[:80]!r}"
-    )
-
-
-def _is_word(value: Any) -> bool:
-    if not isinstance(value, str):
-        return False
-    return len(value) <= _LONGEST_WORD and not value.endswith("\0")
-
-
-def _called(function: Callable[[dict[str, Any]], Any], sample: RawSample) -> Any:
-    raw = sample.raw()
-    try:
-        return function(raw)
-    except DataError:
-        raise
-    except Exception as reason:  # whatever the function of a user raises
-        at = traceback.extract_tb(reason.__traceback__)[-1]
-        raise PrepareError(
-            f"it raised {type(reason).__name__}: {reason} ({at.filename}:{at.lineno})"
-        ) from reason
-
-
-def _of_parts(
-    measure: _OfParts, options: Sequence[PartAccess], sample: RawSample
-) -> Any:
-    """Measure the first of some parts that a sample has, with keys for JSON."""
-    why: DataError | None = None
-    for access in options:
-        if names := access.among(sample.sizes):
-            try:
-                return measure(sample, access, names)
-            except DataError as reason:
-                why = reason
-    wanted = ", ".join(dict.fromkeys(access.part for access in options))
-    raise why or DataError(f"it has no part {wanted}, but {', '.join(sample.sizes)}")
-
-
-def _size(sample: RawSample, access: PartAccess, names: list[str]) -> int:
-    return sum(sample.sizes[name] for name in names)
-
-
-def _length(sample: RawSample, access: PartAccess, names: list[str]) -> int:
-    texts = (
-        [_in_json(sample, access, names)] if access.keys else [*map(sample.text, names)]
-    )
-    if not all(isinstance(text, str) for text in texts):
-        raise PrepareError(f"{access} must be text, got {type(texts[0]).__name__}")
-    return sum(map(len, texts))
-
-
-def _in_json(sample: RawSample, access: PartAccess, names: list[str]) -> Any:
-    value = sample.json(PartAccess(names[0], access.keys))
-    if value is None:
-        raise DataError(f"{access} is null")
-    if isinstance(value, dict | list):
-        raise PrepareError(
-            f"{access} is neither a number nor a word, but a {type(value).__name__}"
-        )
-    return value
-
-
-_OF_PARTS: Mapping[str, _OfParts] = {"": _in_json, "size": _size, "len": _length}
-"""How a part is measured, by kind."""
-
-
-def _image(measure: str, sample: RawSample) -> int:
-    """Measure images: the sum of their pixels, or the largest width or height."""
-    names = [name for name in sample.sizes if kind_by_name(f"a.{name}") == "image"]
-    if not names:
-        raise DataError(f"it has no image, only {', '.join(sample.sizes)}")
-    sizes = []
-    for name in names:
-        with open_image(
-            io.BytesIO(sample.part(name))
-        ) as image:  # of which the header is read
-            sizes.append(image.size)
-    if measure == "pixels":
-        return sum(width * height for width, height in sizes)
-    return max(size[_IMAGE_SIZES.index(measure)] for size in sizes)

@@ -13,7 +13,7 @@ import re
 import uuid
 from array import array
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
@@ -38,8 +38,6 @@ from energize.data.writing import NewFiles, exit_on_signals, remove_leftovers
 from energize.errors import ConfigError, DatasetNotFoundError, PrepareError, ShardError
 from energize.preparation.columns import (
     Columns,
-    How,
-    Value,
     read_stored_columns,
     remove_unused,
 )
@@ -49,6 +47,7 @@ from energize.preparation.fields import (
     choose_config,
     field_notes,
 )
+from energize.preparation.measures import How, SampleReading, Value
 from energize.preparation.scan import (
     ScannedShard,
     ShardHeaders,
@@ -143,6 +142,7 @@ def prepare(  # noqa: PLR0913
     fix_duplicates: bool = False,
     columns: Mapping[str, How] | None = None,
     column_defaults: Mapping[str, Value] | None = None,
+    lengths: Collection[str] = (),
     checksums: bool = False,
     tasks: int | None = None,
     task: int | None = None,
@@ -190,6 +190,7 @@ def prepare(  # noqa: PLR0913
             before the names of its members (`parts/0.tar/cat.jpg`).
         columns: Columns to measure, as in `prepare_columns`.
         column_defaults: Values for samples without one, by column.
+        lengths: Columns of lengths, as in `prepare_columns`.
         checksums: Whether a checksum of each sample is written, as by
             `prepare_checksums`.
         tasks: Number of tasks that the shards are partitioned into.
@@ -222,7 +223,12 @@ def prepare(  # noqa: PLR0913
     """
     root = path_of(path)
     meta = path_of(path) / nv_meta.META_FOLDER
-    wanted = Columns(columns or {}, column_defaults)
+    wanted = Columns(
+        columns or {},
+        column_defaults,
+        lengths,
+        _reading_of(root, is_prepared=tar_index_only),
+    )
     ratios = ratios_of(split_ratios)
     indexed = dict[str, int]()
     notes = list[str]()
@@ -264,11 +270,9 @@ def prepare(  # noqa: PLR0913
         measured, column_notes = wanted.stage(
             files, root, scanned, report.shard_counts, version, stored_columns
         )
-        report = replace(report, splits=splits)
+        report = replace(report, splits=splits, columns=measured)
         oddities = _oddities(scanned, report, split_patterns or {})
-        report = replace(
-            report, columns=measured, notes=(*notes, *oddities, *column_notes)
-        )
+        report = replace(report, notes=(*notes, *oddities, *column_notes))
         stage_records(root, files, scanned)
         if not indexed:
             look = FirstLook(root / names[0])
@@ -282,6 +286,13 @@ def prepare(  # noqa: PLR0913
         commit(files, root / names[0], replaced, markers)
     remove_unused(root)
     return report
+
+
+def _reading_of(root: Path, *, is_prepared: bool) -> SampleReading:
+    """Return how measures read the samples of a folder."""
+    if is_prepared:
+        return SampleReading.of_folder(root)
+    return SampleReading(refusal="the folder has to be prepared first")
 
 
 def _requested_splits(

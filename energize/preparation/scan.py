@@ -13,6 +13,7 @@ import re
 import stat
 import unicodedata
 import zlib
+from abc import ABC, abstractmethod
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -72,30 +73,31 @@ class ShardHeaders:
         return [*(sample.offset for sample in self.content.samples), self.content.end]
 
 
-@dataclass
-class RawSample:
+class StoredSample(ABC):
     """A stored sample that reads its parts on access."""
 
-    shard: ShardHeaders
-    number: int
-    entry: ScannedSample
+    @property
+    @abstractmethod
+    def key(self) -> str:
+        """The key of the sample."""
 
     @property
+    @abstractmethod
     def location(self) -> str:
         """Shard and key, for messages."""
-        return f"{self.shard.path}, sample {self.entry.key!r}"
 
     @cached_property
+    @abstractmethod
     def sizes(self) -> dict[str, int]:
         """Bytes of each part, by name."""
-        return {part.name: part.size for part in self.entry.parts}
 
+    @abstractmethod
     def part(self, name: str) -> bytes:
         """Return the bytes of a part."""
-        part = next(entry for entry in self.entry.parts if entry.name == name)
-        return self.shard.files.read(
-            str(self.shard.path), part.offset, part.offset + part.size
-        )
+
+    @abstractmethod
+    def raw(self) -> dict[str, Any]:
+        """Return the sample as its source returns it."""
 
     def json(self, access: PartAccess) -> Any:
         """Return the value at the keys of a JSON part.
@@ -118,8 +120,34 @@ class RawSample:
         except UnicodeDecodeError as reason:
             raise PrepareError(f"{name} is not UTF-8: {reason}") from reason
 
+
+@dataclass
+class RawSample(StoredSample):
+    """A sample of a shard that reads its parts on access."""
+
+    shard: ShardHeaders
+    number: int
+    entry: ScannedSample
+
+    @property
+    def key(self) -> str:
+        return self.entry.key
+
+    @property
+    def location(self) -> str:
+        return f"{self.shard.path}, sample {self.entry.key!r}"
+
+    @cached_property
+    def sizes(self) -> dict[str, int]:
+        return {part.name: part.size for part in self.entry.parts}
+
+    def part(self, name: str) -> bytes:
+        part = next(entry for entry in self.entry.parts if entry.name == name)
+        return self.shard.files.read(
+            str(self.shard.path), part.offset, part.offset + part.size
+        )
+
     def raw(self) -> dict[str, Any]:
-        """Return the sample as `WebdatasetSource` returns it."""
         return {
             "__key__": self.entry.key,
             "__dataset__": str(self.shard.root),

@@ -21,7 +21,7 @@ import sys
 import zlib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import closing, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial, wraps
 from itertools import chain, groupby, islice
@@ -44,14 +44,39 @@ from energize.preparation.scan import (
     check_unique,
     scan_shards,
 )
+from energize.preparation.workers import map_in_order
 from energize.preparation.write import INDEXES, TABLES, commit, new_database, staging
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 TASKS_FOLDER = f"{META_FOLDER}/tasks"
-_FORMAT = 4
+_FORMAT = 5
 _END = b"end\n"
+_REASONS = 5
+"""Most reasons of samples without a value that are counted one by one."""
+_OTHER_REASONS = "other reasons"
+_KEYS = 3
+"""Most keys of samples without a value that are shown."""
+
+
+class Absence(NamedTuple):
+    """Samples without a value for the same reason.
+
+    Args:
+        samples: Number of samples.
+        location: Location of the first sample.
+        keys: Keys of the first samples.
+    """
+
+    samples: int
+    location: str
+    keys: list[str]
+
+    def and_then(self, other: Absence) -> Absence:
+        """Return the samples of both."""
+        keys = [*self.keys, *other.keys][:_KEYS]
+        return Absence(self.samples + other.samples, self.location, keys)
 
 
 class Piece(NamedTuple):
@@ -60,13 +85,13 @@ class Piece(NamedTuple):
     Args:
         values: Numbers, or words as objects, of samples that have a value.
         absent: Whether a sample has no value, shape (samples,).
-        why: Location and reason of the first sample without a value.
+        absences: The samples without a value, by reason.
         first: Example of a sample with a word (True) and with a number (False).
     """
 
     values: npt.NDArray[Any]
     absent: npt.NDArray[np.bool_]
-    why: str
+    absences: dict[str, Absence]
     first: dict[bool, str]
 
 
@@ -77,18 +102,31 @@ def column_of(shards: Sequence[ScannedShard], name: str) -> Piece:
     first = {
         is_word: example for piece in filled for is_word, example in piece.first.items()
     }
+    check_one_kind(name, first)
+    values = (
+        np.concatenate([piece.values for piece in filled]) if filled else np.zeros(0)
+    )
+    absent = np.concatenate([np.zeros(0, bool), *(piece.absent for piece in pieces)])
+    absences: dict[str, Absence] = {}
+    for piece in pieces:
+        add_absences(absences, piece.absences)
+    return Piece(values, absent, absences, first)
+
+
+def check_one_kind(name: str, first: Mapping[bool, str]) -> None:
+    """Raise `PrepareError` for a column of both numbers and words."""
     if len(first) > 1:
         raise PrepareError(
             f"column {name!r}: all samples have numbers, or all have words; "
             f"{' and '.join(first.values())}"
         )
-    values = (
-        np.concatenate([piece.values for piece in filled]) if filled else np.zeros(0)
-    )
-    absent = np.concatenate([np.zeros(0, bool), *(piece.absent for piece in pieces)])
-    return Piece(
-        values, absent, next((piece.why for piece in pieces if piece.why), ""), first
-    )
+
+
+def add_absences(to: dict[str, Absence], absences: Mapping[str, Absence]) -> None:
+    """Add samples without a value; rare reasons are counted together."""
+    for reason, absence in absences.items():
+        name = reason if reason in to or len(to) < _REASONS else _OTHER_REASONS
+        to[name] = to[name].and_then(absence) if name in to else absence
 
 
 @dataclass(frozen=True)
@@ -101,6 +139,7 @@ class ShardWork:
             results are in `ScannedShard.results` by name.
         write: Writes a shard before it is read.
         stamp: Returns what a shard is made from; by default its size and time.
+        scan: Scans a shard that is not a tar; by default `ShardHeaders` does.
 
     """
 
@@ -108,6 +147,7 @@ class ShardWork:
     functions: Mapping[str, Callable[[ShardHeaders], Any]]
     write: Callable[[str], None] | None = None
     stamp: Callable[[str], str] | None = None
+    scan: Callable[[str], ScannedShard] | None = None
 
 
 @dataclass(frozen=True)
@@ -149,6 +189,7 @@ class Job:
         options: Options that affect the results, JSON-able. Tasks with other options
             are done again. `columns` are the columns by name.
         unique: Whether a key must occur once in all shards.
+        tasks_folder: Folder of the markers, relative to `root`.
 
     Raises:
         PrepareError: If `unique` and two shards have the same key.
@@ -162,6 +203,7 @@ class Job:
     part: JobPart
     options: Mapping[str, Any] = field(default_factory=dict)
     unique: bool = False
+    tasks_folder: str = TASKS_FOLDER
 
     @property
     def tasks(self) -> int | None:
@@ -176,7 +218,7 @@ class Job:
     @property
     def folders(self) -> list[Path]:
         """The folders of the markers; the last one contains them."""
-        folder = self.root / TASKS_FOLDER
+        folder = self.root / self.tasks_folder
         return [folder, folder / f"{self.name}-{self.tasks}"] if self.tasks else []
 
     @property
@@ -202,7 +244,8 @@ class Job:
                     )  # what all of them could not be is told of now
                 stream.write(_END)
             files.put_last(marker)
-            commit(files, self.root / next(iter(self._names(task)), ""))
+            name = next(iter(self._names(task)), "")
+            commit(files, self.root if self.work.scan else self.root / name)
         return shards
 
     def of_all(self, files: NewFiles, index: Path | None = None) -> list[ScannedShard]:
@@ -275,8 +318,27 @@ class Job:
             "on_progress": self.part.on_progress,
             "write": self.work.write,
         }
-        shards = scan_shards(self.root, names, process, self.work.functions, **how)
+        if self.work.scan is not None:
+            shards = self._scan_others(names, self.work.scan, process)
+        else:
+            shards = scan_shards(self.root, names, process, self.work.functions, **how)
         check_unique(self.root, shards if self.unique else ())
+        return shards
+
+    def _scan_others(
+        self,
+        names: Sequence[str],
+        scan: Callable[[str], ScannedShard],
+        process: Callable[[ScannedShard], ScannedShard],
+    ) -> list[ScannedShard]:
+        """Scan what is not a tar; raise the first error."""
+        workers, on_progress = self.part.workers, self.part.on_progress
+        shards = list[ScannedShard]()
+        with closing(map_in_order(scan, names, workers, on_progress)) as results:
+            for result in results:
+                if isinstance(result, Exception):
+                    raise result
+                shards.append(process(result))
         return shards
 
     def _marker(self, task: int) -> Path:
@@ -323,12 +385,12 @@ class Job:
 def _mark(stream: BinaryIO, shard: ScannedShard) -> None:
     """Write the line of a shard to a marker, and drop its rows."""
     results = shard.results | {"columns": {}}
-    for name, (values, absent, why, first) in shard.results.get("columns", {}).items():
+    for name, piece in shard.results.get("columns", {}).items():
         results["columns"][name] = (
-            values.tolist(),
-            absent.tolist(),
-            why,
-            [*first.items()],
+            piece.values.tolist(),
+            piece.absent.tolist(),
+            piece.absences,
+            [*piece.first.items()],
         )
     hashes = shard.hashes.tobytes().hex()
     row = (
@@ -346,15 +408,16 @@ def _mark(stream: BinaryIO, shard: ScannedShard) -> None:
 
 def _marked(line: bytes) -> ScannedShard:
     name, count, parts, hashes, record, trailing, results = json.loads(line)
-    for column, (values, absent, why, examples) in results["columns"].items():
+    for column, (values, absent, reasons, examples) in results["columns"].items():
         first = dict(examples)
         values_array = (
             np.array([*map(sys.intern, values)], object)
             if True in first
             else np.array(values)
         )
+        absences = {reason: Absence(*counted) for reason, counted in reasons.items()}
         results["columns"][column] = Piece(
-            values_array, np.array(absent, bool), why, first
+            values_array, np.array(absent, bool), absences, first
         )
     keys = np.frombuffer(bytes.fromhex(hashes), np.uint64)
     details = keys, ShardRecord(*record), trailing, results

@@ -29,7 +29,8 @@ from energize.data.jsonl import jsonl_checksums_path, jsonl_index_path
 from energize.data.tar import BLOCK, CHECKSUM, ENTRY, checksums_path, index_path
 from energize.data.writing import NewFiles
 from energize.errors import ConfigError, DatasetError, PrepareError, ShardError
-from energize.preparation.columns import Columns, is_written
+from energize.preparation.columns import Columns
+from energize.preparation.measures import SampleReading, is_of_content
 from energize.preparation.scan import (
     ScannedShard,
     ShardHeaders,
@@ -215,9 +216,12 @@ def check_folder(
         records = nv_meta.read_records(path, counts) or {}
     with _collecting(faults):
         columns = read_columns(path).columns
-        measures = Columns(
-            {k: v.measured for k, v in columns.items() if is_written(v.measured)}
-        )
+        measured = {
+            name: column.measured
+            for name, column in columns.items()
+            if is_of_content(column.measured)
+        }
+        measures = Columns(measured, reading=SampleReading.of_folder(path))
 
     def compare(shard: ScannedShard) -> ScannedShard:
         tar = str(path / shard.name)

@@ -102,6 +102,22 @@ def decode_image(
     return _as_tensor(pixels, floating=spec.floating)
 
 
+def image_size(data: bytes, *, orient: bool = False) -> tuple[int, int]:
+    """Return the width and height of an image, from its header.
+
+    Args:
+        data: The bytes of the file.
+        orient: Whether the image is turned by its EXIF orientation.
+    """
+    with io.BytesIO(data) as stream, open_image(stream) as image:
+        width, height = image.size
+        # Without such a chunk, Pillow decodes a PNG to look for one at its end.
+        may_be_turned = orient and (image.format != "PNG" or b"eXIf" in data)
+        if may_be_turned and _orientation_of(image) in _SWAPPED:
+            return height, width
+    return width, height
+
+
 def _by_strict_decoder(
     data: bytes, spec: ImageSpec, name: str
 ) -> tuple[npt.NDArray[Any], int] | None:

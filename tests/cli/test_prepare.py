@@ -242,7 +242,7 @@ def test_json_lines(tmp_path):
     assert "2 samples, 19 bytes" in run("info", file)
     file.write_text('{"n": 1}\n{"n": \n')
     refused([([file], 1, "line 2")], "prepare")
-    refused([([file, "--column", "n=size:txt"], 2, "is a file")], "prepare")
+    refused([([file, "--column", "n=size:json"], 1, "do not match")], "prepare")
     refused(
         [([write_tar(tmp_path / "0.tar", [])], 2, "0.tar is neither", "folder")],
         "prepare",
