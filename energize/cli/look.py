@@ -436,9 +436,11 @@ Plot = Annotated[
 
 
 @mixes.takes_run
+@mixes.takes_efficiency
 def plan(
     mix: mixes.MixPath,
     run: mixes.RunOptions,
+    used: mixes.EfficiencyOptions,
     *,
     at: Annotated[
         int, Option(min=0, help="The first step, counted in batches of all ranks.")
@@ -446,10 +448,6 @@ def plan(
     steps: Annotated[
         int, Option(min=1, help="Number of batches of all ranks together.")
     ] = 1,
-    world_size: Annotated[
-        int | None,
-        Option(min=1, help="Show the rank of each batch, for this number of ranks."),
-    ] = None,
     keys: Annotated[
         bool, Option("--keys", help="Show keys; this reads the shards.")
     ] = False,
@@ -464,13 +462,16 @@ def plan(
     ] = False,
     as_json: mixes.AsJson = False,
 ) -> None:
-    """Show the samples and sources of the batches of some steps.
+    """Show the samples and sources of the batches of some steps, and their efficiency.
 
     Only the metadata of the folders are read. A late step takes no longer than the
     first.
     """
     dataset = run.read(mix, samples=read)
-    batches = planned(dataset, at, steps, world_size=world_size, keys=keys, read=read)
+    batches = planned(
+        dataset, at, steps, world_size=used.world_size, keys=keys, read=read
+    )
+    efficiency = used.of(dataset, at, at + steps)
     if as_json:
         for batch in batches:
             print_json(asdict(batch), indent=None)
@@ -492,6 +493,8 @@ def plan(
     console.write_line(
         total if run.validates else f"{total}; weights count {weighed_in(dataset)}"
     )
+    if efficiency is not None:
+        console.print(efficiency.table())
 
 
 def _plan_table(batches: Sequence[PlannedBatch]) -> Table:
@@ -542,9 +545,11 @@ def _numbers(samples: Sequence[PlannedSample]) -> str:
 
 
 @mixes.takes_run
+@mixes.takes_efficiency
 def simulate(
     mix: mixes.MixPath,
     run: mixes.RunOptions,
+    used: mixes.EfficiencyOptions,
     *,
     steps: Annotated[
         int | None,
@@ -577,12 +582,18 @@ def simulate(
     steps = steps or dataset.size
     intervals = 1 if plot is None else intervals_for(dataset, steps)
     simulation = simulated(dataset, steps, intervals=intervals, read=read)
+    efficiency = used.of(dataset, 0, steps)
     if as_json:
-        print_json(_as_json(simulation, validates=run.validates))
+        shown = _as_json(simulation, validates=run.validates)
+        print_json({**shown, "efficiency": efficiency and efficiency.as_json()})
     else:
-        _show_simulation(Console(), simulation, validates=run.validates)
+        console = Console()
+        _show_simulation(console, simulation, validates=run.validates)
+        if efficiency is not None:
+            console.print(efficiency.table())
     if plot is not None:
-        draw(simulation, plot, title=f"{mix}, split {run.split}")
+        title = f"{mix}, split {run.split}"
+        draw(simulation, plot, title=title, planned=efficiency)
         typer.echo(f"Drawn: {plot}", err=True)
 
 

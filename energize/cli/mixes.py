@@ -36,6 +36,7 @@ from energize.metadataset.nodes import (
     with_leaves,
 )
 from energize.metadataset.resolver import resolve
+from energize.report.efficiency import Efficiency, measure_efficiency
 from energize.task.decode import SampleDecoder
 from energize.task.encoder import DefaultTaskEncoder, TaskEncoder
 from energize.task.load import LoadingCode, run_file
@@ -170,7 +171,7 @@ class RunOptions(EncoderOptions):
         encoder = self.encoder_for(every_leaf(node))
         if encoder is not None:
             options["task_encoder"] = encoder
-        size = self.batch_size or batch_size or _composed_batch_size(node) or 1
+        size = self.batch_size or batch_size or _default_batch_size(node)
         make: Callable[..., Any] = (
             get_val_dataset if self.validates else get_train_dataset
         )
@@ -219,6 +220,51 @@ def takes(
 takes_run = takes("run", RunOptions)
 
 
+@dataclass(frozen=True)
+class EfficiencyOptions:
+    """Options of the efficiency of packs, batches and ranks."""
+
+    world_size: Annotated[
+        Number,
+        Option("--world-size", "--ranks", min=1, help="Number of ranks of the run."),
+    ] = None
+    micro_batches: Annotated[
+        int, Option(min=1, help="Batches of a rank in a step that accumulates.")
+    ] = 1
+    cost: Annotated[
+        list[str] | None,
+        Option(
+            help="A column with costs, to compare ranks; by default those of the mix."
+        ),
+    ] = None
+    length: Annotated[
+        str | None,
+        Option(help="A column with lengths, for the padding of batches."),
+    ] = None
+
+    def of(
+        self, dataset: IndexedDataset[Any], start: int, stop: int
+    ) -> Efficiency | None:
+        """Return the efficiency of items of a dataset; None if it does not apply."""
+        if not dataset.indexed and (self.cost or self.length):
+            raise ConfigError(
+                "--cost and --length are columns of datasets with positions, and this "
+                "mix is a stream. Remove them, or plan its packs by columns"
+            )
+        return measure_efficiency(
+            dataset,
+            start,
+            stop,
+            ranks=self.world_size or 1,
+            micro_batches=self.micro_batches,
+            costs=self.cost or (),
+            length=self.length,
+        )
+
+
+takes_efficiency = takes("used", EfficiencyOptions)
+
+
 def load_encoder(text: str) -> TaskEncoder[Any, Any, Any, Any]:
     """Return the task encoder at MODULE:NAME, or that its function returns."""
     target = object_named(text, "--encoder")
@@ -233,10 +279,16 @@ def load_encoder(text: str) -> TaskEncoder[Any, Any, Any, Any]:
     return encoder  # what is no TaskEncoder is told where it is used
 
 
-def _composed_batch_size(node: MixNode | Stages) -> int | None:
-    """Return the global batch size of a composed blend, or None."""
-    if not isinstance(node, Blend) or node.composition is None:
+def _default_batch_size(node: MixNode | Stages) -> int | None:
+    """Return the global batch size of a composed blend, None for a budget, or 1."""
+    if isinstance(node, Stages):
+        nodes = [stage.dataset for stage in node.plan.stages]
+    else:
+        nodes = [node]
+    if any(part.batch_budget is not None for part in nodes):
         return None
+    if not isinstance(node, Blend) or node.composition is None:
+        return 1
     return node.composition.global_batch_size
 
 

@@ -51,6 +51,7 @@ from energize.loader.state import (
     sealed,
     tree_of,
 )
+from energize.report.efficiency import measure_efficiency
 from energize.report.forecast import indexed
 from energize.report.forecast import simulate as simulated
 
@@ -125,7 +126,8 @@ def _draw(saved: SavedState, dataset: Dataset[Any], plot: Path, title: str) -> N
         )
     edited = indexed(edits.applied(dataset), "report")
     drawn = simulated(edited, items, intervals=intervals_for(edited, items))
-    draw(drawn, plot, title=title, done="delivered")
+    used = measure_efficiency(edited, 0, items)
+    draw(drawn, plot, title=title, done="delivered", delivered=used)
     typer.echo(f"Drawn: {plot}", err=True)
 
 

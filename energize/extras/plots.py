@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -18,6 +18,7 @@ from energize.core.lazy import optional_module
 from energize.data.files import path_of
 from energize.data.writing import write_new
 from energize.errors import ConfigError, nearest
+from energize.report.efficiency import Efficiency
 from energize.report.forecast import BATCHES, Simulation, SourceForecast, weighed_in
 
 __all__ = ["check_plot", "draw", "intervals_for"]
@@ -91,21 +92,30 @@ def check_plot(path: Path | str) -> None:
 
 
 def draw(
-    run: Simulation, path: Path | str, *, title: str = "", done: str = "planned"
+    run: Simulation,
+    path: Path | str,
+    *,
+    title: str = "",
+    done: str = "planned",
+    planned: Efficiency | None = None,
+    delivered: Efficiency | None = None,
 ) -> None:
-    """Draw the planned or delivered shares of a run.
+    """Draw the planned or delivered shares of a run, and its efficiency.
 
     The plot shows the share of every source over the steps, stacked, with dashed lines
     at the requested shares and the names of stages; the shares over all steps beside
     the requested ones; and the sources that are repeated most often. The largest eight
     sources have a colour each. `intervals_for` returns the number of points a run
-    needs.
+    needs. With an efficiency, another plot shows what is lost over the steps: empty
+    parts of packs, padding, and waiting for the most expensive rank.
 
     Args:
         run: The simulated or delivered run.
         path: A PNG, SVG or PDF file, or an HTML page.
         title: Title of the plot.
         done: "planned" or "delivered", for labels.
+        planned: Efficiency of the plan, drawn as lines.
+        delivered: Efficiency of a report, drawn as dots.
 
     Raises:
         ConfigError: If the file cannot be written, and as `check_plot`.
@@ -126,7 +136,11 @@ def draw(
     check_plot(path)
     path = path_of(path)
     kind = path.suffix.lower().removeprefix(".")
-    content = _picture(run, title, done, "svg" if kind == "html" else kind)
+    lost = [
+        *(_Lost.of(planned, "planned", ".-") if planned else []),
+        *(_Lost.of(delivered, "delivered", "o") if delivered else []),
+    ]
+    content = _picture(run, title, done, "svg" if kind == "html" else kind, lost)
     if kind == "html":
         heading = escape(title or "What a run takes").encode()
         drawing = content[content.index(b"<svg") :]
@@ -199,7 +213,57 @@ def _band(run: Simulation, shares: FloatArray, group: list[int], colour: str) ->
     )
 
 
-def _picture(run: Simulation, title: str, done: str, kind: str) -> bytes:
+@dataclass(frozen=True, slots=True)
+class _Lost:
+    """The loss by a measure over the steps: percent, at the points of its parts."""
+
+    label: str
+    points: Sequence[int]
+    percent: FloatArray
+    style: str
+    colour: str
+
+    @classmethod
+    def of(cls, efficiency: Efficiency, done: str, style: str) -> list[_Lost]:
+        """Return the losses of all measures that are shares or ratios."""
+        losses: list[_Lost] = []
+        for measure in efficiency.measures:
+            if measure.kind not in _LOSSES:
+                continue
+            name, lost_at = _LOSSES[measure.kind]
+            of = f", {measure.of}" if measure.of else ""
+            mean = _percent(float(lost_at(np.array(measure.mean))))
+            label = f"{name}{of}, {done}  {mean}"
+            values = 100 * lost_at(np.array(measure.values))
+            colour = COLOURS[len(losses) % len(COLOURS)]
+            losses.append(cls(label, efficiency.points, values, style, colour))
+        return losses
+
+
+_LOSSES: dict[str, tuple[str, Callable[[FloatArray], FloatArray]]] = {
+    "fill": ("empty", lambda share: 1 - share),
+    "padding": ("padding", lambda share: share),
+    "dropped": ("too long", lambda share: share),
+    "rank_cost": ("waiting", lambda ratio: 1 - 1 / ratio),
+}
+"""Names of losses, and the functions that turn measures into lost shares."""
+
+
+def _draw_losses(axes: Any, run: Simulation, losses: Sequence[_Lost]) -> None:
+    axes.set_title("Lost over the steps")
+    for loss in losses:
+        label = _short(loss.label, 60)
+        axes.plot(loss.points, loss.percent, loss.style, color=loss.colour, label=label)
+    axes.set(xlim=(0, run.steps), xlabel="step (a batch of any rank)")
+    axes.set_ylim(bottom=0)
+    axes.xaxis.set_major_formatter("{x:,.0f}")
+    axes.yaxis.set_major_formatter("{x:g} %")
+    axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5))
+
+
+def _picture(
+    run: Simulation, title: str, done: str, kind: str, losses: Sequence[_Lost]
+) -> bytes:
     """Return a picture of a run as the bytes of a file of a kind."""
     matplotlib = optional_module("matplotlib", "energize[plot]", "drawing a picture")
     module = optional_module("matplotlib.figure", "energize[plot]", "drawing a picture")
@@ -209,13 +273,16 @@ def _picture(run: Simulation, title: str, done: str, kind: str) -> bytes:
     file = io.BytesIO()
     with matplotlib.rc_context(_STYLE), warnings.catch_warnings(action="ignore"):
         # It warns of letters that its font does not have.
-        figure = module.Figure(figsize=(11, 5.6 + 0.27 * rows), layout="constrained")
-        grid = figure.add_gridspec(2, 2, height_ratios=(4.2, 0.6 + 0.27 * rows))
+        heights = [4.2, 0.6 + 0.27 * rows, *([2.4] if losses else [])]
+        figure = module.Figure(figsize=(11, 0.8 + sum(heights)), layout="constrained")
+        grid = figure.add_gridspec(len(heights), 2, height_ratios=heights)
         heading = f"{title}\n{_subtitle(run)}" if title else _subtitle(run)
         figure.suptitle(heading, x=0.01, ha="left", size=12, wrap=True)
         _draw_stack(figure.add_subplot(grid[0, :]), run, bands, done)
         _draw_shares(figure.add_subplot(grid[1, 0]), run, bands, done)
         _draw_epochs(figure.add_subplot(grid[1, 1]), repeated, bands)
+        if losses:
+            _draw_losses(figure.add_subplot(grid[2, :]), run, losses)
         figure.savefig(
             file, format=kind, dpi=110, metadata={"Date": None} if kind == "svg" else {}
         )

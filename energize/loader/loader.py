@@ -692,9 +692,23 @@ class Loader(Generic[T]):
             >>> report["web"].shares.requested, report["web"].shares.delivered
             (0.75, 0.75)
         """
+        report = self._report(all_ranks=all_ranks)
+        ranks = self._ranks or self.worker_config.ranks()
+        items = items_of(self.dataset, self._reached)
+        efficiency = self._opened_book().efficiency(
+            ranks.world_size, self._run.accumulation_steps(ranks), items
+        )
+        return replace(report, efficiency=efficiency)
+
+    @property
+    def _reached(self) -> RunPosition:
+        return self._place() if self._feed is None else self._feed.steps.reached
+
+    def _report(self, *, all_ranks: bool) -> Report:
+        """Return the report without the efficiency."""
         book = self._opened_book()
         ranks = self._ranks or self.worker_config.ranks()
-        position = self._place() if self._feed is None else self._feed.steps.reached
+        position = self._reached
         items = items_of(self.dataset, position)
         book.begin(self.dataset, items)
         lanes = position.lanes if isinstance(position, StreamPosition) else 1
@@ -1039,7 +1053,7 @@ class Loader(Generic[T]):
             self._book.wait(waited, delivered_at - (previous_at or requested_at))
             worth_a_look = self._book.note(feed.made, item, feed.marks)
             if worth_a_look and not self._current_ranks().rank:
-                self.report()
+                self._report(all_ranks=False)
 
     def _read(self, feed: Feed[T], requested_at: float) -> T:
         """Read the next item, watched if it is read in this process."""

@@ -1,5 +1,8 @@
 """Requested, planned and delivered samples of a run, by level of its mix."""
 
+from energize.report.efficiency import Efficiency as Efficiency
+from energize.report.efficiency import Measure as Measure
+from energize.report.efficiency import measure_efficiency as measure_efficiency
 from energize.report.forecast import PlannedBatch as PlannedBatch
 from energize.report.forecast import PlannedSample as PlannedSample
 from energize.report.forecast import Simulation as Simulation

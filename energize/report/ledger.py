@@ -19,7 +19,7 @@ import numpy as np
 from energize.core.arrays import BoolArray, FloatArray, Int64Array, rows_by_value
 from energize.core.checks import real_number
 from energize.core.costs import ColumnCost, Cost, ItemCost
-from energize.core.dataset import Dataset
+from energize.core.dataset import Dataset, IndexedDataset
 from energize.core.failures import LeftOut
 from energize.core.loss_weights import OWN, WEIGHTS, field_of, weight_of
 from energize.core.loss_weights import WEIGHT as OF_SOURCES
@@ -27,6 +27,7 @@ from energize.core.padding import UNMARKED, Marks
 from energize.core.reader import ItemOrigin
 from energize.errors import ConfigError, nearest, some
 from energize.report import levels
+from energize.report.efficiency import Efficiency, EfficiencyMeter, Tally
 from energize.report.levels import LocatedSamples, Places
 from energize.report.table import Outlier
 
@@ -149,6 +150,7 @@ class Book:
         self._lock = Lock()  # a report may be asked for by another thread
         self._losses: deque[FloatArray] = deque(maxlen=_KEPT)
         self._named = 0
+        self._measured: dict[tuple[int, int], Tally] = {}
         self._open(dataset)
 
     def _open(self, dataset: Dataset[Any]) -> None:
@@ -208,6 +210,7 @@ class Book:
             else:
                 self._begun = False
                 self._losses.clear()
+                self._measured.clear()
         if not self._begun:
             self.since = items
             self._begun = True
@@ -368,6 +371,31 @@ class Book:
     def where(self, row: int, sample: int) -> str:
         """Return the location of a sample of a row, for messages."""
         return self._sources[row].where(sample)  # type: ignore[no-any-return]
+
+    def efficiency(
+        self, ranks: int, micro_batches: int, items: int | None
+    ) -> Efficiency | None:
+        """Return the efficiency of the steps since counting began, over all ranks.
+
+        It is computed from the positions of items, see `EfficiencyMeter`; parts that
+        were measured for an earlier report are not measured again.
+
+        Args:
+            ranks: Number of ranks.
+            micro_batches: Batches of a rank in a step.
+            items: Items of all ranks since the run began. None if unknown.
+        """
+        dataset = self.dataset
+        if items is None or not isinstance(dataset, IndexedDataset):
+            return None
+        if not dataset.indexed:
+            return None
+        cost = self._settings.cost
+        costs = () if cost is None else (cost,)
+        meter = EfficiencyMeter(
+            dataset, ranks, micro_batches, costs, measured=self._measured
+        )
+        return meter.delivered(self.since or 0, items)
 
     def planned(self, items: int | None) -> FloatArray | None:
         """Return the counts of samples and items by the order for the first `items`

@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from energize.core.progress import counted
+from energize.report.efficiency import Efficiency
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,6 +243,9 @@ class Report:
         notes: Remarks on the counts.
         warnings: Differences from the requested shares that the order does not allow,
             with their reasons.
+        efficiency: Fill, padding and cost of ranks of the steps since counting began,
+            over all ranks, as planned; of a long run, of up to 8 parts. None if the
+            dataset has no lengths and costs.
 
     Example:
         >>> from energize import BlendDataset, ListSource, get_loader
@@ -264,6 +268,7 @@ class Report:
     outliers: tuple[Outlier, ...] = ()
     notes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    efficiency: Efficiency | None = None
 
     @property
     def total(self) -> LedgerRow:
@@ -299,7 +304,8 @@ class Report:
             name = "/".join((prefix, *row.path))
             for key, value in self._numbers(row).items():
                 numbers[f"{name}/{key}"] = value
-        for key, value in self._rank_numbers().items():
+        used = {} if self.efficiency is None else self.efficiency.to_dict()
+        for key, value in {**self._rank_numbers(), **used}.items():
             numbers[f"{prefix}/{key}"] = value
         return {
             name: float(value) for name, value in numbers.items() if value is not None
@@ -344,6 +350,7 @@ class Report:
             "outliers": tuple(asdict(outlier) for outlier in self.outliers),
             "notes": self.notes,
             "warnings": self.warnings,
+            "efficiency": self.efficiency and self.efficiency.as_json(),
         }
 
     def __rich_console__(
@@ -405,6 +412,8 @@ def rendered(report: Report, width: int) -> Iterator[Any]:
     """Yield the rich renderables of a report."""
     yield Text(report.scope.title, style="bold")
     yield from _tables(report, width)
+    if report.efficiency is not None:
+        yield report.efficiency.table()
     for rank in report.ranks[:_SHOWN_RANKS]:
         yield Text(_rank_line(rank))
     more = len(report.ranks) - _SHOWN_RANKS
