@@ -675,8 +675,11 @@ class Change:
     @classmethod
     def loaded(cls, row: list[Any]) -> Change:
         """Return the change of a row of `saved`; raise as the class does."""
-        if not isinstance(row, list) or len(row) not in (4, 5):
-            raise ConfigError(f"a change must have 4 or 5 values, got {short(row)}")
+        if not isinstance(row, list) or len(row) not in (4, 5) or row[4:] == [False]:
+            raise ConfigError(
+                "a change must have 4 values, and True for one of a file, got "
+                f"{short(row)}"
+            )
         return cls(*row)
 
     def saved(self) -> list[Any]:
