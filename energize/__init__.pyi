@@ -22,7 +22,12 @@ from .core.dataset import Dataset, IndexedDataset
 from .core.failures import FailurePolicy
 from .core.lanes import WorkerConfig
 from .core.loss_weights import batch_weights
-from .core.means import effective_sample_size, total_weight, weighted_mean
+from .core.means import (
+    effective_sample_size,
+    token_weights,
+    total_weight,
+    weighted_mean,
+)
 from .core.padding import is_padding, padding_rows
 from .core.restoring import restore_sample
 from .core.samples import (
@@ -201,6 +206,7 @@ __all__ = [
     "restore_sample",
     "shared_reading",
     "stateless",
+    "token_weights",
     "total_weight",
     "weighted_mean",
     "write_shards",

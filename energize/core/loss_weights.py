@@ -31,6 +31,9 @@ OWN = "sample_weight"
 WEIGHTS = "sample_weights"
 """The field of a batch or pack with the weights of its samples."""
 
+OFFSETS = ("cu_seqlens", "cu_seq_lens_q", "cu_seq_lens_k")
+"""Names of the offsets of the samples of a pack; the first one is that of packs."""
+
 _KEYED = (dict, UserDict)
 """Types of items with keys; other types have attributes."""
 
@@ -257,7 +260,7 @@ def weighed(item: T, factor: float, *, batched: bool = False) -> T:
     weights = field_of(item, WEIGHTS)
     previous = field_of(item, WEIGHT)
     is_batch = batched or listed_keys(item) is not None
-    is_pack = previous is None and field_of(item, "cu_seqlens") is not None
+    is_pack = previous is None and field_of(item, OFFSETS[0]) is not None
     if weights is None and (is_batch or is_pack):
         size = counted(item) if is_batch else _pieces(item)
         weights = torch.ones(size, dtype=torch.float32, device="cpu")
@@ -379,7 +382,7 @@ def _check_single(sample: Any) -> None:
 
 
 def _pieces(pack: Any) -> int:
-    bounds = field_of(pack, "cu_seqlens")
+    bounds = field_of(pack, OFFSETS[0])
     if bounds is None:
         raise WeightError(
             f"{_named(pack)} has no {WEIGHTS!r} of its pieces, but others in its batch "

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from energize.core.arrays import as_tensor
+from energize.core.checks import checked_choice
 from energize.core.lazy import torch
-from energize.core.loss_weights import WEIGHTS, counted, field_of
+from energize.core.loss_weights import OFFSETS, WEIGHTS, counted, field_of
 from energize.core.padding import is_padding, padding_rows
-from energize.errors import ConfigError
+from energize.errors import ConfigError, WeightError
 
 Weights: TypeAlias = Any
 """A tensor of weights, or a batch with its `sample_weights`; without them each sample
 counts 1."""
+
+
+_POWERS = {"tokens": 1.0, "samples": 0.0, "sqrt_tokens": 0.5}
+"""The power of its number of learned tokens that a sample counts."""
 
 
 def weighted_mean(
@@ -78,6 +83,141 @@ def weighted_mean(
         weights > 0, loss * weights, torch.zeros_like(loss * weights)
     )
     return counting.sum() * scale.to(counting.dtype)
+
+
+def token_weights(
+    batch: Any,
+    mean: Literal["tokens", "samples", "sqrt_tokens"],
+    *,
+    ignored: int = -100,
+) -> torch.Tensor:
+    """Return the weights of the tokens of a batch, for the mean of their losses.
+
+    Packed, padded and accumulated batches, on any number of ranks, have the same mean
+    sum(weights * losses) / sum(weights) if `total_weight` sums the weights of all micro
+    batches of the global batch.
+
+    Args:
+        batch: A batch with `labels` of shape (samples, tokens). If it has `cu_seqlens`,
+            labels are packs of shape (tokens,) or (packs, tokens). `sample_weights`
+            multiply; padding rows count 0.
+        mean: "tokens" counts each learned token 1; "samples" each sample 1, divided by
+            its learned tokens; "sqrt_tokens" each sample the square root of its learned
+            tokens.
+        ignored: The label of tokens that are not learned. If the model predicts labels
+            of later tokens, the first token of each sample has to have it, as in
+            batches of `ProcessorTaskEncoder`.
+
+    Returns:
+        float32 of the shape of the labels, on their device. Models that predict the
+        next token need `weights[..., 1:]`.
+
+    Raises:
+        ConfigError: For another `mean`, missing labels, or labels of one dimension
+            without `cu_seqlens`.
+        WeightError: If `sample_weights` are not one for each sample, or offsets are
+            not those of the tokens.
+
+    Example:
+        >>> labels = torch.tensor([[-100, 5, 6, 7, 8], [-100, 9, -100, -100, -100]])
+        >>> token_weights({"labels": labels}, "samples")
+        tensor([[0.0000, 0.2500, 0.2500, 0.2500, 0.2500],
+                [0.0000, 1.0000, 0.0000, 0.0000, 0.0000]])
+        >>> token_weights({"labels": labels}, "sqrt_tokens").sum()
+        tensor(3.)
+    """
+    checked_choice(mean, "mean", tuple(_POWERS), "token_weights")
+    labels = field_of(batch, "labels")
+    if not isinstance(labels, torch.Tensor):
+        raise ConfigError(
+            "token_weights: the batch has no tensor 'labels', got "
+            f"{type(labels).__name__}. Pass a batch with the labels of its tokens"
+        )
+    rows = labels if labels.ndim > 1 else labels[None]
+    lengths = _sample_lengths(batch, labels, rows)
+    learned = (rows != ignored).to(torch.float32)
+    weights = _sample_weights(batch, lengths)
+    flat = [
+        _shares(part, sizes, weight, _POWERS[mean])
+        for part, sizes, weight in zip(learned, lengths, weights, strict=True)
+    ]
+    return torch.stack(flat).reshape(labels.shape)
+
+
+def _shares(
+    learned: torch.Tensor, lengths: torch.Tensor, weights: torch.Tensor, power: float
+) -> torch.Tensor:
+    """Return the weights of the tokens of a row of samples, with 0 after the last."""
+    count = len(lengths)
+    numbers = torch.arange(count, device=lengths.device).repeat_interleave(lengths)
+    learned = learned * _padded_to(torch.ones_like(numbers), len(learned))
+    numbers = _padded_to(numbers, len(learned))
+    tokens = learned.new_zeros(count).index_add_(0, numbers, learned)
+    scales = tokens.clamp(min=1) ** (power - 1) * weights
+    return learned * scales[numbers]
+
+
+def _padded_to(values: torch.Tensor, size: int) -> torch.Tensor:
+    return torch.nn.functional.pad(values, (0, size - len(values)))
+
+
+def _sample_lengths(
+    batch: Any, labels: torch.Tensor, rows: torch.Tensor
+) -> list[torch.Tensor]:
+    """Return the lengths of the samples of each row."""
+    bounds = [field_of(batch, name) for name in OFFSETS]
+    offsets = next((values for values in bounds if values is not None), None)
+    if offsets is None:
+        if labels.ndim == 1:
+            raise ConfigError(
+                "token_weights: labels of one dimension may be several samples. Pass "
+                "a pack with cu_seqlens, or labels of shape (samples, tokens)"
+            )
+        return [torch.tensor([rows.shape[1]], device=labels.device)] * len(rows)
+    offsets = offsets.to(labels.device)
+    lengths = (offsets if offsets.ndim > 1 else offsets[None]).diff()
+    if len(lengths) != len(rows) or (lengths < 0).any():
+        raise WeightError(
+            f"token_weights: cu_seqlens {offsets.tolist()!s:.80} are not the offsets "
+            f"of {len(rows)} packs. Pass ascending offsets, one row for each pack"
+        )
+    if (lengths.sum(1) > rows.shape[1]).any():
+        raise WeightError(
+            f"token_weights: cu_seqlens end at {int(offsets.max())}, but the labels "
+            f"have {rows.shape[1]} tokens. Pass the offsets of these labels"
+        )
+    return list(lengths)
+
+
+def _sample_weights(batch: Any, lengths: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Return the weights of the samples of each row; padding has 0."""
+    counts = [len(sizes) for sizes in lengths]
+    values = field_of(batch, WEIGHTS)
+    if values is None:
+        values = _unweighted(batch, counts)
+    if values.numel() != sum(counts):
+        raise WeightError(
+            f"token_weights: the batch has {values.numel()} sample_weights for "
+            f"{sum(counts)} samples. Pass one for each sample"
+        )
+    flat = values.to(lengths[0].device, torch.float32).flatten()
+    return list(flat.split(counts))
+
+
+def _unweighted(batch: Any, counts: list[int]) -> torch.Tensor:
+    """Return 1 for each sample of several rows, and 0 for those of padding."""
+    if is_padding(batch):
+        return torch.zeros(sum(counts))
+    weights = [torch.ones(count) for count in counts]
+    for row in padding_rows(batch):
+        if row >= len(weights):
+            raise WeightError(
+                f"token_weights: row {row} of the batch is padding, but it has "
+                f"{len(weights)} rows of labels. Add a field sample_weights to the "
+                "type of the batch"
+            )
+        weights[row].zero_()
+    return torch.cat(weights)
 
 
 def total_weight(

@@ -26,6 +26,7 @@ from energize.core.description import described, function_name, generates
 from energize.core.ignored import log_once
 from energize.core.lazy import torch
 from energize.core.loss_weights import (
+    OFFSETS,
     OWN,
     WEIGHT,
     WEIGHTS,
@@ -552,6 +553,8 @@ class Joining:
 
     def column(self, name: str, values: list[Any], path: str = "") -> Any:
         """Return the values of one field as one."""
+        if name in OFFSETS:
+            return self._offsets(values, f"{path}.{name}" if path else name)
         batched = self.lists is not None and any(
             isinstance(value, list) for value in values
         )
@@ -560,6 +563,22 @@ class Joining:
         if self.lists is not None and all(value is None for value in values):
             return None
         return values
+
+    def _offsets(self, values: list[Any], path: str) -> Any:
+        """Return offsets of packs; missing samples are empty, at the end of a pack.
+
+        Padding with 0 would make offsets that descend, which attention reads beyond.
+        """
+        is_row = [getattr(value, "ndim", 2) < 2 for value in values]
+        if self.lists is not None and any(is_row):
+            raise ConfigError(
+                f"field {path} of batches that are one packed row each cannot be "
+                "joined. Join their samples before packing, or write a batch_mix_fn"
+            )
+        joined = self.join(values, path)
+        if not isinstance(joined, torch.Tensor):
+            return joined
+        return joined.cummax(-1).values
 
     def weights(self, records: Sequence[Any]) -> torch.Tensor | None:
         """Return the weights of samples or batches, or None."""

@@ -163,9 +163,13 @@ class ProcessorBatch(Batch):
 
 @dataclass(kw_only=True, slots=True)
 class _Encoded(Sample):
-    """Tensors of shape (tokens,), and media to join along dimension 0."""
+    """Tensors of shape (tokens,), and media to join along dimension 0.
 
-    tokens: dict[str, torch.Tensor]
+    `tokens` is the number of tokens, for `measure="tokens"` of planned packs.
+    """
+
+    tokens: int
+    per_token: dict[str, torch.Tensor]
     media: dict[str, torch.Tensor]
 
 
@@ -181,7 +185,7 @@ def _text(value: Any, name: str) -> str:
 
 
 def _tokens(sample: _Encoded) -> int:
-    return len(sample.tokens["input_ids"])
+    return sample.tokens
 
 
 class ProcessorTaskEncoder(TaskEncoder[Any, Any, Any, Any]):
@@ -704,15 +708,18 @@ class ProcessorTaskEncoder(TaskEncoder[Any, Any, Any, Any]):
             (tokens if per_token else media)[name] = tensor[0] if per_token else tensor
         tokens["labels"] = torch.where(learned, tokens["input_ids"], IGNORED)
         tokens["labels"][0] = IGNORED
-        return {"tokens": tokens, "media": media}
+        length = len(tokens["labels"])
+        return {"tokens": length, "per_token": tokens, "media": media}
 
     def _packed(
         self, samples: Dataset[Any], packing: int | PackPlan, active: frozenset[str]
     ) -> Dataset[Any]:
-        if not self.packing or self.max_length is None:
+        is_planned = isinstance(packing, PackPlan)
+        if not self.packing or (self.max_length is None and not is_planned):
+            options = "" if is_planned else ", max_length=..."
             raise ConfigError(
-                "packing fills rows of up to max_length tokens. Pass "
-                "ProcessorTaskEncoder(processor, packing=True, max_length=...)"
+                "packing fills rows with samples. Pass ProcessorTaskEncoder(processor, "
+                f"packing=ModelPacking(model){options})"
             )
         hooks = {"select_samples_to_pack", "pack_selected_samples"}
         return super()._packed(samples, packing, active | hooks)
@@ -750,8 +757,8 @@ class ProcessorTaskEncoder(TaskEncoder[Any, Any, Any, Any]):
         fill = {"input_ids": self.tokenizer.pad_token_id, "labels": IGNORED}
         joined = dict[str, torch.Tensor]()
         side = self.padding_side
-        for name in samples[0].tokens:
-            rows = [sample.tokens[name][None] for sample in samples]
+        for name in samples[0].per_token:
+            rows = [sample.per_token[name][None] for sample in samples]
             value = fill.get(name, 0)
             whole = concat_pad(rows, pad_value=value, side=side)
             joined[name] = pad(
@@ -764,8 +771,8 @@ class ProcessorTaskEncoder(TaskEncoder[Any, Any, Any, Any]):
         self._check_packable(samples)
         lengths = list(map(_tokens, samples))
         values: dict[str, Any] = {
-            name: torch.cat([sample.tokens[name] for sample in samples])[None]
-            for name in samples[0].tokens
+            name: torch.cat([sample.per_token[name] for sample in samples])[None]
+            for name in samples[0].per_token
             if name != "attention_mask"
         }
         values |= boundaries(lengths)
@@ -790,7 +797,7 @@ class ProcessorTaskEncoder(TaskEncoder[Any, Any, Any, Any]):
         if grids is None:
             return text_positions([_tokens(sample)], 1 + AXES)[:, 0]
         merged = self.processor.image_processor.merge_size
-        is_image = sample.tokens["input_ids"] == self.processor.image_token_id
+        is_image = sample.per_token["input_ids"] == self.processor.image_token_id
         return grid_positions(is_image, grids // torch.tensor([1, merged, merged]))
 
     def _check_packable(self, samples: list[_Encoded]) -> None:
@@ -805,7 +812,7 @@ class ProcessorTaskEncoder(TaskEncoder[Any, Any, Any, Any]):
                 "it",
                 logging.WARNING,
             )
-        names = {key for sample in samples for key in sample.tokens | sample.media}
+        names = {key for sample in samples for key in sample.per_token | sample.media}
         conflicts = sorted(names & _NOT_PACKED)
         if conflicts and not (
             self._has_three_axes() and uses_three_axes(self.processor)
@@ -815,7 +822,7 @@ class ProcessorTaskEncoder(TaskEncoder[Any, Any, Any, Any]):
                 f"{conflicts[0]}, which are known for Qwen2-VL, Qwen2.5-VL and "
                 "Qwen3-VL with their models. Pad the samples instead"
             )
-        types = [sample.tokens.get("token_type_ids") for sample in samples]
+        types = [sample.per_token.get("token_type_ids") for sample in samples]
         if any(entry is not None and entry.any() for entry in types) and not (
             self.model_packing is not None and self.model_packing.has_block_masks
         ):

@@ -361,7 +361,7 @@ def test_line_ends_of_captions_and_answers_are_not_learned(end, tmp_path):
         CaptioningSample(__key__="0", image=image, caption="red" + end),
         VQASample(__key__="0", image=image, context="", answers=["red" + end]),
     ):
-        tokens = encoder.encode_sample(sample).tokens
+        tokens = encoder.encode_sample(sample).per_token
         assert torch.equal(tokens["input_ids"], expected[0])
         assert (
             processor.decode(tokens["input_ids"][tokens["labels"] != -100])

@@ -12,10 +12,11 @@ from torch.nn.functional import cross_entropy, pad
 pytest.importorskip("transformers")
 import transformers
 
-from energize import ProcessorTaskEncoder, TextSample
+from energize import ListSource, ProcessorTaskEncoder, TextSample
 from energize.encoders import ModelPacking
 from energize.errors import ConfigError, DataError
 from energize.task.model_packing import block_mask, grid_positions
+from energize.task.planning import PackPlan
 from tests.support.flash import use_flash
 from tests.support.models import MODELS, TEXT
 from tests.support.processors import qwen, tokenizer
@@ -121,6 +122,29 @@ def test_a_batch_of_packs_is_one_row():
     assert (batch.cu_seqlens.diff() > 0).all()
     for key, value in expected.items():
         torch.testing.assert_close(batch[key], value)
+
+
+@pytest.mark.parametrize("name", ["qwen3_vl", "gemma3", "smolvlm"])
+def test_planned_packs_have_the_losses_of_their_samples(name):
+    processor, model = weighed(name)
+    padded = ProcessorTaskEncoder(processor)
+    samples = [padded.encode_sample(talk(number)) for number in PACKS[0]]
+    alone = [sample_losses(model, padded.batch([sample])) for sample in samples]
+    expected = dict(zip(map(str, PACKS[0]), torch.cat(alone), strict=True))
+    columns = {"tokens": [sample.tokens for sample in samples]}
+    talks = ListSource([talk(number) for number in PACKS[0]], columns=columns)
+    encoder = ProcessorTaskEncoder(processor, packing=ModelPacking(model))
+    plan = PackPlan("tokens", 64, measure="tokens")
+    packs = encoder.build_batch(
+        encoder.build_encode_sample(talks), batch_size=1, packing_buffer_size=plan
+    )
+    seen = []
+    for pack in [packs[i] for i in range(len(packs))]:
+        assert pack.input_ids.shape[1] <= 64
+        for key, loss in zip(pack.__key__, sample_losses(model, pack), strict=True):
+            torch.testing.assert_close(loss, expected[key], rtol=0, atol=1e-5)
+            seen.append(int(key))
+    assert sorted(seen) == sorted(PACKS[0])
 
 
 @pytest.mark.parametrize("name", ["qwen2_vl", "qwen2_5_vl", "qwen3_vl"])

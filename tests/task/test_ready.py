@@ -123,11 +123,11 @@ def test_answers_are_found_alike_by_offsets_and_by_prefixes_and_images_processed
         encoders = [
             ProcessorTaskEncoder(PROCESSORS[name](form)) for form in (TURNS, MARKED)
         ]
-        found = [each.encode_sample(talk(number)).tokens for each in encoders]
+        found = [each.encode_sample(talk(number)).per_token for each in encoders]
         assert len(calls) == 2 * (number < 3)
         with monkeypatch.context() as slow:
             slow.setattr(type(tokenizer()), "is_fast", False)
-            found += [each.encode_sample(talk(number)).tokens for each in encoders]
+            found += [each.encode_sample(talk(number)).per_token for each in encoders]
         calls.clear()
         for tokens in found[1:]:
             assert tokens.keys() == found[0].keys()
@@ -153,7 +153,7 @@ def test_the_answer_of_the_largest_weight_is_learned_and_images_of_0_to_1_are_sc
         )
         for each in (image, pixels / 255)
     )
-    labels = one.tokens["labels"]
+    labels = one.per_token["labels"]
     assert encoder.tokenizer.decode(labels[labels != -100]) == "blue <|end|>"
     torch.testing.assert_close(one.media["pixel_values"], other.media["pixel_values"])
 
@@ -237,7 +237,7 @@ def test_a_text_alone_begins_and_ends_as_the_tokenizer_has_it(ends):
         ids = (
             ProcessorTaskEncoder(words)
             .encode_sample(TextSample(__key__="0", text=text))
-            .tokens
+            .per_token
         )
         assert words.decode(ids["input_ids"]) == "<s> red <|end|>"
 
@@ -532,7 +532,7 @@ REFUSED = {
             ListSource([0]), batch_size=1, packing_buffer_size=3
         ),
         None,
-        "packing=True, max_length",
+        "packing=ModelPacking(model), max_length",
     ),
 }
 
@@ -571,7 +571,7 @@ def test_numbers_that_are_none_are_refused(name, value):
 def test_a_conversation_may_begin_with_the_answer(make):
     words = make()
     turns = [("assistant", "red"), ("user", "what ?"), ("assistant", "blue")]
-    made = ProcessorTaskEncoder(words).encode_sample(talk(0, turns)).tokens
+    made = ProcessorTaskEncoder(words).encode_sample(talk(0, turns)).per_token
     learned = made["labels"] != -100
     text = getattr(words, "tokenizer", words).decode(made["input_ids"][learned])
     assert text == "red <|end|> blue <|end|>"
@@ -580,7 +580,7 @@ def test_a_conversation_may_begin_with_the_answer(make):
 def test_answers_are_found_where_a_processor_writes_its_own_beginning():
     """That of Mllama begins a text with the token that the template lacks."""
     processor = mllama(TURNS.removeprefix("<s>"))
-    tokens = ProcessorTaskEncoder(processor).encode_sample(talk(3)).tokens
+    tokens = ProcessorTaskEncoder(processor).encode_sample(talk(3)).per_token
     learned = tokens["input_ids"][tokens["labels"] != -100]
     assert processor.tokenizer.decode(tokens["input_ids"]).startswith("<s>")
     assert processor.tokenizer.decode(learned) == "blue <|end|>"
