@@ -454,7 +454,8 @@ class PackDataset(PlannedDataset[T_co]):
     need no buffer and no lanes: they are the same on any ranks and workers, every rank
     makes the same number of steps, and a run resumes from a state at once. All samples
     of a window are in its packs, so shares hold in every window. Within a window, packs
-    are ordered so that every run of packs has nearly the same composition.
+    are ordered so that every run of packs has the shares of the window to within about
+    one pack.
 
     Args:
         dataset: The dataset of samples to read. Only its index is used to plan.

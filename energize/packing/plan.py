@@ -189,7 +189,7 @@ def _by_room(
 ) -> tuple[list[int], list[int]]:
     """Return the order and the bounds of packs for several capacities."""
     shapes = _shapes(lengths, draws)
-    sizes = lengths.tolist()
+    sizes = list(zip(*lengths.T.tolist(), strict=True))
     full = capacities.tolist()
     order: list[int] = []
     bounds = [0]
@@ -208,7 +208,10 @@ def _by_room(
 
 
 def _largest_fitting(
-    shapes: list[_Shape], sizes: list[list[int]], room: list[int], full: list[int]
+    shapes: list[_Shape],
+    sizes: list[tuple[int, ...]],
+    room: list[int],
+    full: list[int],
 ) -> tuple[_Shape, int] | None:
     """Return the shape and the place in it of a pack's next sample; None if none fits.
 

@@ -80,6 +80,15 @@ def packing(found):
     assert all(0.5 < each["fill"] <= 1 for table in found.values() for each in table)
 
 
+def planned_packs(found):
+    fill = {(row["samples"], row["method"]): row["fill"] for row in found["packed"]}
+    for samples in ("captions", "conversations", "documents"):
+        assert fill[samples, "best fit"] <= 1
+        assert fill[samples, "planned"] > fill[samples, "energon greedy"]
+    assert all(row["planned"] < row["random"] for row in found["evenness"])
+    assert 0 < found["resumed"][0]["resumed"] < 1
+
+
 def scale(found):
     assert found["files opened"] == 4
     assert 60 < found["pickled, bytes a shard"] < 200
@@ -97,6 +106,7 @@ RUNS = {
     "levelling_several --ranks 8 --global-batches 2": levelling_several,
     "mixing --sources 3 --slots 1024 --libraries webdataset": mixing,
     "packing --captions 300 --buffers 100 300": packing,
+    "planned_packs --samples 20000 --position 2000": planned_packs,
     "scale --shards 40 --samples 50": scale,
     f"resuming --kinds stream folders --sources 3 --workers 0 --positions {NEAR} {10**9} "
     "--rounds 3 --data @": resuming,
