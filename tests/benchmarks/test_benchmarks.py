@@ -89,6 +89,13 @@ def planned_packs(found):
     assert 0 < found["resumed"][0]["resumed"] < 1
 
 
+def packed_training(found):
+    real = {row["way"]: row["real_tokens"] / row["all_tokens"] for row in found}
+    assert list(real) == ["fixed", "budget", "streamed", "planned"]
+    assert real["fixed"] < 0.8 < min(real["budget"], real["streamed"], real["planned"])
+    assert all(row["cpu_seconds"] > 0 for row in found)
+
+
 def scale(found):
     assert found["files opened"] == 4
     assert 60 < found["pickled, bytes a shard"] < 200
@@ -106,6 +113,7 @@ RUNS = {
     "levelling_several --ranks 8 --global-batches 2": levelling_several,
     "mixing --sources 3 --slots 1024 --libraries webdataset": mixing,
     "packing --captions 300 --buffers 100 300": packing,
+    "packed_training --samples 500 --rounds 1 --steps 3": packed_training,
     "planned_packs --samples 20000 --position 2000": planned_packs,
     "scale --shards 40 --samples 50": scale,
     f"resuming --kinds stream folders --sources 3 --workers 0 --positions {NEAR} {10**9} "
