@@ -73,7 +73,7 @@ class _Kind(NamedTuple):
 _KINDS = {
     "fill": _Kind("fill of packs", ".3%", np.min),
     "padding": _Kind("padded share of batches", ".3%", np.max),
-    "fillers": _Kind("fillers in a step", ",.2f", np.max),
+    "fillers_per_step": _Kind("fillers in a step", ",.2f", np.max),
     "rank_cost": _Kind("most expensive rank / mean", ".4f", np.max),
     "dropped": _Kind("samples left out as too long", ".3%", np.max),
     "packs_per_window": _Kind("packs in a window", ",.1f"),
@@ -94,8 +94,8 @@ class Measure:
     """One quantity over some steps of a run.
 
     Args:
-        kind: "fill", "padding", "fillers", "rank_cost", "dropped", or a number in a
-            window or epoch such as "packs_per_window" or "steps_per_epoch".
+        kind: "fill", "padding", "fillers_per_step", "rank_cost", "dropped", or a
+            number in a window or epoch, such as "packs_per_window".
         of: The length or cost, such as "tokens"; empty without one.
         mean: The value over all measured steps. Shares are 0 to 1.
         worst: The value of the worst pack, batch or step. None without one.
@@ -243,7 +243,8 @@ def measure_efficiency(
 
     - "fill": sum of the lengths in packs, divided by their capacity.
     - "padding": 1 - sum of lengths / (samples x longest length), of batches.
-    - "fillers": padding rows that a step has for other reasons than lengths.
+    - "fillers_per_step": rows of the batches of a step that only fill them, see
+      `AlignDataset`. They cost as much as other samples.
     - "rank_cost": cost of the most expensive rank of a step, divided by the mean cost
       of its ranks; the mean and the maximum over steps. Only for several ranks.
 
@@ -571,7 +572,7 @@ class _Part:
         self._add(_GROUPS_PER_STEP, groups, np.ones(count))
         if self._fillers is not None:
             fillers = np.bincount(self._step_of, self._fillers, count)
-            self._add(Quantity("fillers"), fillers, np.ones(count))
+            self._add(Quantity("fillers_per_step"), fillers, np.ones(count))
         if ranks == 1:
             return
         full = sizes == sizes.max()
@@ -753,8 +754,9 @@ def _nodes(dataset: Dataset[Any]) -> Iterator[Any]:
 
 
 def _adds_rows(node: Any) -> bool:
-    """Return whether batches of a node may have padding rows."""
-    return bool(node.traits.gathers and node.traits.loop.pads)
+    """Return whether batches of a node may have fillers."""
+    traits = node.traits
+    return bool(traits.gathers and (traits.loop.pads or traits.substitutes))
 
 
 def _samples(dataset: Dataset[Any]) -> int:

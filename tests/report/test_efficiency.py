@@ -17,6 +17,7 @@ from energize import (
     WorkerConfig,
     get_loader,
 )
+from energize.datasets.align import AlignDataset
 from energize.datasets.planned import BudgetBatchDataset, PackDataset
 from energize.errors import ColumnError
 from energize.report import Ledger, measure_efficiency
@@ -314,6 +315,40 @@ def test_samples_that_are_too_long_are_counted():
     used = measure_efficiency(cut, 0, cut.size)
     sums = [sum(min(columns["tokens"][n], 10) for n in pack) for pack in cut]
     assert used["fill_tokens"].mean == pytest.approx(np.mean(sums) / 10)
+
+
+@pytest.mark.parametrize("rule", ["together", "always"])
+def test_fillers_of_aligned_batches_are_counted_and_cost(rule):
+    samples = [
+        {"__key__": str(number), "tokens": 1 + number % 7, "images": number % 5 == 0}
+        for number in range(200)
+    ]
+    columns = {name: [s[name] for s in samples] for name in ("tokens", "images")}
+    source = ShuffleDataset(ListSource(samples, columns=columns))
+    dataset = AlignDataset(
+        source, 3, list, global_batch_size=12, columns={"images": rule}, ranks=4
+    )
+    ranks = [
+        get_loader(dataset, worker_config=WorkerConfig(rank=rank, world_size=4))
+        for rank in range(4)
+    ]
+    fillers = []
+    ratios = []
+    for _ in range(15):
+        batches = [next(iter(loader)) for loader in ranks]
+        fillers.append(sum(len(loader.padding_rows) for loader in ranks))
+        costs = [sum(sample["tokens"] for sample in batch) for batch in batches]
+        ratios.append(max(costs) / np.mean(costs))
+    assert sum(fillers)
+    used = measure_efficiency(dataset, 0, 60, ranks=4, costs=["tokens"])
+    counted = used["fillers_per_step"]
+    assert (counted.mean, counted.worst) == (np.mean(fillers), max(fillers))
+    ratio = used["rank_cost_tokens"]
+    assert (ratio.mean, ratio.worst) == pytest.approx((np.mean(ratios), max(ratios)))
+    for loader in ranks:
+        report = loader.report()
+        assert report.efficiency["fillers_per_step"] == counted
+        assert report.to_dict()["mix/fillers"] == report.ranks[0].fillers
 
 
 def test_nothing_is_measured_without_lengths_and_costs():
