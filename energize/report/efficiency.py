@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,15 +18,16 @@ from rich.table import Table
 from rich.text import Text
 
 from energize.core import tree
-from energize.core.arrays import BoolArray, FloatArray, Int64Array, rows_by_value
+from energize.core.arrays import FloatArray, Int64Array
 from energize.core.checks import checked_whole
 from energize.core.costs import ColumnCost, ColumnCosts, Cost
 from energize.core.dataset import Dataset, IndexedDataset
 from energize.core.description import function_name
-from energize.core.node import INFINITE, Routes
+from energize.core.node import INFINITE
 from energize.core.progress import counted
+from energize.datasets.align import AlignDataset
 from energize.datasets.level import LevelDataset
-from energize.datasets.planned import BudgetBatchDataset, PackDataset, PlannedDataset
+from energize.datasets.planned import PackDataset, PlannedDataset
 from energize.errors import ColumnError
 
 _PARTS = 16
@@ -84,9 +85,8 @@ _KINDS = {
 }
 """All kinds, in the order of tables."""
 
-_SAMPLES_PER_STEP = Quantity("samples_per_step")
-_GROUPS_PER_STEP = Quantity("groups_per_step")
-"""Quantities that are not shown; the number of steps in an epoch follows from them."""
+_UNITS = "units_per_step"
+"""Kind of the packs or samples of a step, which is not shown but gives the steps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,14 +133,8 @@ class Measure:
 
     def as_json(self) -> dict[str, Any]:
         """Return all numbers but those of single parts."""
-        return {
-            "kind": self.kind,
-            "of": self.of,
-            "mean": self.mean,
-            "worst": self.worst,
-            "capacity": self.capacity,
-            "is_estimate": self.is_estimate,
-        }
+        names = ("kind", "of", "mean", "worst", "capacity", "is_estimate")
+        return {name: getattr(self, name) for name in names}
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,13 +194,9 @@ class Efficiency:
 
     def as_json(self) -> dict[str, Any]:
         """Return the efficiency as a tree that JSON can encode."""
-        return {
-            "ranks": self.ranks,
-            "micro_batches": self.micro_batches,
-            "steps": self.steps,
-            "measured": self.measured,
-            "measures": [measure.as_json() for measure in self.measures],
-        }
+        names = ("ranks", "micro_batches", "steps", "measured")
+        numbers = {name: getattr(self, name) for name in names}
+        return {**numbers, "measures": [entry.as_json() for entry in self.measures]}
 
     def table(self) -> Table:
         """Return a table with a row for each measure."""
@@ -286,7 +276,7 @@ def measure_efficiency(
         length,
     )
     per_step = meter.items_per_step
-    inside = first if meter.never_ends else first % dataset.size
+    inside = first % meter.epoch
     steps = _Steps(first - inside % per_step, per_step, meter.epoch)
     return meter.measure(steps, steps.begun(end))
 
@@ -356,46 +346,27 @@ class EfficiencyMeter:
         self._dataset = dataset
         self._ranks = ranks
         self._micro_batches = micro_batches
-        self._costs = list(dict.fromkeys(map(_column_cost, costs)))
-        self._length = None if length is None else _column_cost(length)
+        self._costs = [_checked(cost, dataset) for cost in costs] or _costs_of(dataset)
+        self._length = None if length is None else _checked(length, dataset)
         self._measured = {} if measured is None else measured
-        for cost in (*self._costs, *([self._length] if self._length else [])):
-            for source in dataset.sources:
-                cost.check(source)
-        if not self._costs:
-            self._costs = [cost for cost in _costs_of(dataset) if self._has(cost)]
-
-    def _has(self, cost: ColumnCost) -> bool:
-        """Return whether all sources have the columns of a cost."""
-        try:
-            for source in self._dataset.sources:
-                cost.check(source)
-        except ColumnError:
-            return False
-        return True
 
     @property
     def items_per_step(self) -> int:
         """Items of all ranks in a step."""
         return self._ranks * self._micro_batches
 
-    @cached_property
-    def never_ends(self) -> bool:
-        """Whether steps do not begin anew with each epoch."""
-        return tree.never_ends(self._dataset)
-
     @property
     def epoch(self) -> int:
         """Items after which steps begin anew; INFINITE without an end."""
-        return INFINITE if self.never_ends else self._dataset.size
+        return INFINITE if tree.never_ends(self._dataset) else self._dataset.size
 
-    @cached_property
+    @property
     def applies(self) -> bool:
         """Whether anything but the number of steps can be measured."""
         by_cost = bool(self._costs) and self._ranks > 1
-        by_length = self._length is not None
         return by_cost or any(
-            isinstance(node, PlannedDataset) or by_length or _adds_rows(node)
+            isinstance(node, PlannedDataset | AlignDataset)
+            or (self._length is not None and node.traits.gives_batches is True)
             for node in _nodes(self._dataset)
         )
 
@@ -429,82 +400,69 @@ class EfficiencyMeter:
         spacing = length
         while -(-count // spacing) > most:
             spacing *= 2
-        parts = [
-            (first, min(first + length, count)) for first in range(0, count, spacing)
-        ]
-        tallies = [self._tally(steps, *part) for part in parts]
-        points = tuple(steps.bounds(first)[0] for first, _ in parts)
-        measured = sum(end - first for first, end in parts)
-        measures = self._measures(tallies)
+        firsts = range(0, count, spacing)
+        parts = [range(first, min(first + length, count)) for first in firsts]
         return Efficiency(
-            self._ranks, self._micro_batches, count, measured, measures, points
+            self._ranks,
+            self._micro_batches,
+            count,
+            sum(map(len, parts)),
+            self._measures([self._tally(steps, part) for part in parts]),
+            tuple(steps.bounds(first)[0] for first in firsts),
         )
 
-    def _tally(self, steps: _Steps, first: int, end: int) -> Tally:
-        bounds = [steps.bounds(step) for step in range(first, end)]
+    def _tally(self, steps: _Steps, part: range) -> Tally:
+        bounds = [steps.bounds(step) for step in part]
         items = (bounds[0][0], bounds[-1][1])
         if items not in self._measured:
-            part = _Part(self._dataset, bounds, self._ranks, self._costs, self._length)
-            self._measured[items] = part.tally
+            measured = _Part(bounds, self._costs, self._length)
+            self._measured[items] = measured.measure(self._dataset, self._ranks)
         return self._measured[items]
 
     def _measures(self, tallies: Sequence[Tally]) -> tuple[Measure, ...]:
         """Return all measures, in the order of kinds."""
-        quantities = {quantity: None for tally in tallies for quantity in tally}
-        measures = [
-            _measure(quantity, tallies)
-            for quantity in quantities
-            if quantity.kind in _KINDS
-        ]
-        measures += self._per_epoch(measures, tallies)
-        order = list(_KINDS)
-        return tuple(sorted(measures, key=lambda measure: order.index(measure.kind)))
-
-    def _per_epoch(
-        self, measures: Sequence[Measure], tallies: Sequence[Tally]
-    ) -> Iterator[Measure]:
-        """Yield the numbers of packs, batches and steps in an epoch.
-
-        Without an end, an epoch has as many samples as all sources.
-        """
+        quantities = dict.fromkeys(quantity for tally in tallies for quantity in tally)
+        by_kind = {name: list[Measure]() for name in [*_KINDS, _UNITS]}
+        for quantity in quantities:
+            by_kind[quantity.kind].append(_measure(quantity, tallies))
+        [per_step] = by_kind.pop(_UNITS)
+        total = float(_samples(self._dataset))
         planned = [
             node for node in _nodes(self._dataset) if isinstance(node, PlannedDataset)
         ]
-        of_windows = [item for item in measures if item.kind.endswith("_per_window")]
-        total = float(_samples(self._dataset))
-        per_step = _measure(_SAMPLES_PER_STEP, tallies).mean
-        if len(planned) == len(of_windows) == 1:
-            [node] = planned
-            kind = of_windows[0].kind.replace("window", "epoch")
-            is_endless = node.size == INFINITE
-            groups = of_windows[0].mean * _samples(node) / node.window
-            total = groups if is_endless else float(node.size)
-            per_step = _measure(_GROUPS_PER_STEP, tallies).mean
-            yield Measure(kind, "", total, is_estimate=is_endless)
+        for kind in ("packs", "batches"):
+            of_window = by_kind[f"{kind}_per_window"]
+            if of_window and len(planned) == 1:
+                [node] = planned
+                is_endless = node.size == INFINITE
+                total = of_window[0].mean * _samples(node) / node.window
+                groups = total if is_endless else float(node.size)
+                name = f"{kind}_per_epoch"
+                by_kind[name] = [Measure(name, "", groups, is_estimate=is_endless)]
+        steps = total / max(per_step.mean, 1e-300)
         loop = tree.steps_per_loop(self._dataset)
         if loop is not None:
-            yield Measure("steps_per_epoch", "", float(-(-loop // self._micro_batches)))
-        elif self._dataset.size != INFINITE:
-            number = -(-self._dataset.size // self.items_per_step)
-            yield Measure("steps_per_epoch", "", float(number))
-        elif per_step:
-            yield Measure("steps_per_epoch", "", total / per_step, is_estimate=True)
+            steps = float(-(-loop // self._micro_batches))
+        elif self.epoch != INFINITE:
+            steps = float(-(-self.epoch // self.items_per_step))
+        is_estimate = loop is None and self.epoch == INFINITE
+        name = "steps_per_epoch"
+        by_kind[name] = [Measure(name, "", steps, is_estimate=is_estimate)]
+        return tuple(chain.from_iterable(by_kind.values()))
 
 
 def _measure(quantity: Quantity, tallies: Sequence[Tally]) -> Measure:
-    nothing = (0.0, 0.0, np.nan)
-    rows = np.array([tally.get(quantity, nothing) for tally in tallies])
-    totals, weights, worst = rows.T
-    kind = _KINDS.get(quantity.kind)
+    rows = [tally.get(quantity, (0.0, 0.0, np.nan)) for tally in tallies]
+    totals, weights, worst = np.array(rows).T
     values = np.divide(
         totals, weights, out=np.full(len(rows), np.nan), where=weights > 0
     )
-    has_worst = kind is not None and kind.worst is not None and weights.any()
+    select = _KINDS[quantity.kind].worst if quantity.kind in _KINDS else None
     return Measure(
         quantity.kind,
         quantity.of,
-        float(totals.sum() / max(weights.sum(), 1e-300)),
-        float(kind.worst(worst[weights > 0])) if kind and has_worst else None,
+        float(totals.sum() / weights.sum()),
+        None if select is None else float(select(worst[weights > 0])),
         quantity.capacity,
         values=tuple(values.tolist()),
     )
@@ -514,234 +472,181 @@ class _Part:
     """The measured quantities of consecutive steps.
 
     Args:
-        dataset: An indexed dataset.
         steps: First item and end of each step.
-        ranks: Number of ranks.
         costs: Costs of samples.
         length: Length of a sample, for batches without a planned one.
     """
 
     def __init__(
         self,
-        dataset: IndexedDataset[Any],
         steps: Sequence[tuple[int, int]],
-        ranks: int,
         costs: Sequence[ColumnCost],
         length: ColumnCost | None,
     ) -> None:
-        self.tally: Tally = {}
+        self._tally: Tally = {}
         self._costs = costs
         self._length = length
-        items = np.concatenate([np.arange(*bounds, dtype=np.int64) for bounds in steps])
-        sizes = np.array([end - first for first, end in steps])
-        self._step_of = np.repeat(np.arange(len(steps)), sizes)
-        self._costs_of_items = np.zeros((len(costs), len(items)))
-        self._samples = np.zeros(len(items))
-        self._groups = np.zeros(len(items))
+        self._positions = np.concatenate([np.arange(*bounds) for bounds in steps])
+        self._sizes = np.array([end - first for first, end in steps])
+        self._costs_of_items = np.zeros((len(costs), len(self._positions)))
+        self._samples = np.zeros(len(self._positions))
+        self._groups = np.zeros(len(self._positions))
         self._fillers: FloatArray | None = None
-        self._walk(dataset, items, np.arange(len(items)), is_outer=True)
-        self._add_steps(sizes, ranks)
+
+    def measure(self, dataset: IndexedDataset[Any], ranks: int) -> Tally:
+        """Return the quantities of the steps."""
+        count = len(self._sizes)
+        self._visit(dataset, self._positions, np.arange(len(self._positions)))
+        step_of = np.repeat(np.arange(count), self._sizes)
+        units = self._groups if self._groups.any() else self._samples
+        self._add(Quantity(_UNITS), np.bincount(step_of, units, count), 1)
+        if self._fillers is not None:
+            fillers = np.bincount(step_of, self._fillers, count)
+            self._add(Quantity("fillers_per_step"), fillers, 1)
+        full = self._sizes == self._sizes.max()
+        if ranks == 1 or self._sizes.max() % ranks:  # else the rest of an epoch
+            return self._tally
+        for label, costs in zip(
+            _labels(self._costs), self._costs_of_items, strict=True
+        ):
+            of_steps = costs[full[step_of]].reshape(int(full.sum()), -1, ranks)
+            of_ranks = of_steps.sum(axis=1)
+            means = of_ranks.mean(axis=1)
+            is_used = means > 0
+            ratios = of_ranks.max(axis=1)[is_used] / means[is_used]
+            self._add(Quantity("rank_cost", label), ratios, 1)
+        return self._tally
 
     def _add(self, quantity: Quantity, totals: Any, weights: Any) -> None:
-        """Add totals and their weights, of which the ratio is the quantity."""
-        totals, weights = np.broadcast_arrays(
-            np.asarray(totals, dtype=np.float64), np.asarray(weights, dtype=np.float64)
-        )
-        counted = weights > 0
-        if not counted.any():
+        """Add totals and their weights; the ratio is the quantity."""
+        totals, weights = np.broadcast_arrays(np.atleast_1d(totals), weights)
+        if not len(totals):
             return
-        kind = _KINDS.get(quantity.kind)
-        worst = np.nan
-        if kind is not None and kind.worst is not None:
-            worst = kind.worst(totals[counted] / weights[counted])
-            if quantity in self.tally:
-                worst = kind.worst([worst, self.tally[quantity][2]])
-        total, weight, _ = self.tally.get(quantity, (0.0, 0.0, np.nan))
-        self.tally[quantity] = (
+        total, weight, *worst = self._tally.get(quantity, (0.0, 0.0))
+        select = _KINDS[quantity.kind].worst if quantity.kind in _KINDS else None
+        extreme = np.nan
+        if select is not None:
+            extreme = float(select([*worst, select(totals / weights)]))
+        self._tally[quantity] = (
             total + float(totals.sum()),
             weight + float(weights.sum()),
-            float(worst),
+            extreme,
         )
 
-    def _add_steps(self, sizes: Int64Array, ranks: int) -> None:
-        """Add the quantities of whole steps."""
-        count = len(sizes)
-        samples = np.bincount(self._step_of, self._samples, count)
-        self._add(_SAMPLES_PER_STEP, samples, np.ones(count))
-        groups = np.bincount(self._step_of, self._groups, count)
-        self._add(_GROUPS_PER_STEP, groups, np.ones(count))
-        if self._fillers is not None:
-            fillers = np.bincount(self._step_of, self._fillers, count)
-            self._add(Quantity("fillers_per_step"), fillers, np.ones(count))
-        if ranks == 1:
-            return
-        full = sizes == sizes.max()
-        is_full = full[self._step_of]
-        if sizes.max() % ranks:
-            return  # only the rest of an epoch
-        labels = _labels(self._costs)
-        for label, costs in zip(labels, self._costs_of_items, strict=True):
-            of_ranks = costs[is_full].reshape(int(full.sum()), -1, ranks).sum(axis=1)
-            means = of_ranks.mean(axis=1)
-            ratio = of_ranks.max(axis=1) / np.where(means > 0, means, 1)
-            self._add(Quantity("rank_cost", label), ratio, (means > 0) * 1.0)
-
-    def _walk(
-        self,
-        dataset: IndexedDataset[Any],
-        positions: Int64Array,
-        item: Int64Array,
-        *,
-        is_outer: bool,
-        in_batch: bool = False,
-    ) -> None:
-        """Measure the nodes below that gather items.
+    def _visit(
+        self, node: IndexedDataset[Any], positions: Int64Array, item: Int64Array
+    ) -> FloatArray | None:
+        """Measure a node and all nodes below.
 
         Args:
-            dataset: The dataset.
-            positions: Positions in the dataset.
-            item: For each position the number of the item of the part.
-            is_outer: Whether no node above gathers items.
-            in_batch: Whether a node above makes batches.
+            node: The node.
+            positions: Positions in the node.
+            item: The number of the item of the part that a position belongs to.
+
+        Returns:
+            The lengths of the items at the positions. None if they are unknown.
         """
-        for node, at, rows in _gathering(dataset, positions, np.arange(len(positions))):
-            if not node.inputs:
-                if is_outer:
-                    self._add_costs(node, at, item[rows], None)
-                continue
-            routes = node.route(at)
-            owner = np.arange(len(at)) if routes.owner is None else routes.owner
-            routes = routes._replace(owner=owner)
-            is_batch = node.traits.gives_batches is True and not in_batch
-            self._add_unit(node, at, routes, is_batch=is_batch)
-            if isinstance(node, PlannedDataset):
-                self._groups += np.bincount(item[rows], minlength=len(self._groups))
-            self._add_fillers(routes, item[rows])
-            for child, chosen in _by_child(node, routes):
-                below = item[rows][owner[chosen]]
-                inner = routes.position[chosen]
-                if is_outer:
-                    padding = None
-                    if routes.padding is not None:
-                        padding = routes.padding[chosen]
-                    self._add_costs(child, inner, below, padding)
-                if any(inside.traits.gathers for inside in _nodes(child)):
-                    self._walk(
-                        child,
-                        inner,
-                        below,
-                        is_outer=False,
-                        in_batch=in_batch or is_batch,
-                    )
+        if not node.inputs:
+            return self._visit_source(node, positions, item)
+        routes = node.route(positions)
+        size = len(self._positions)
+        owner = np.arange(len(positions)) if routes.owner is None else routes.owner
+        if routes.padding is not None:
+            if self._fillers is None:
+                self._fillers = np.zeros(size)
+            self._fillers += np.bincount(item[owner[routes.padding]], minlength=size)
+        lengths = np.zeros(len(owner))
+        known = True
+        for number, child in enumerate(node.children):
+            rows = np.arange(len(owner))
+            if routes.child is not None:
+                rows = np.flatnonzero(routes.child == number)
+            if len(rows):
+                below = self._visit(child, routes.position[rows], item[owner[rows]])
+                known = known and below is not None
+                lengths[rows] = 0 if below is None else below
+        if isinstance(node, PlannedDataset):
+            self._groups += np.bincount(item, minlength=size)
+            planned = node.samples_at(routes.position).lengths
+            known = True
+            lengths = planned[:, 0].astype(np.float64)
+            if isinstance(node, PackDataset):
+                lengths = self._visit_packs(node, planned, owner)
+            self._add_windows(node, positions)
+        if routes.owner is None:
+            return lengths if known else None
+        if known and node.traits.gives_batches is True:
+            self._add_padding(node, lengths, owner)
+        sums = np.bincount(owner, lengths, len(positions)).astype(np.float64)
+        return sums if known else None
 
-    def _add_costs(
-        self,
-        node: IndexedDataset[Any],
-        positions: Int64Array,
-        item: Int64Array,
-        padding: BoolArray | None,
-    ) -> None:
-        """Add the costs and the number of samples of members of items."""
-        amounts, samples = _amounts(node, positions, self._costs)
-        size = len(self._samples)
-        for row, values in enumerate(amounts):
-            self._costs_of_items[row] += np.bincount(item, values, size)
-        if padding is not None:
-            samples = np.where(padding, 0, samples)
-        self._samples += np.bincount(item, samples, size)
+    def _visit_source(
+        self, source: Any, positions: Int64Array, item: Int64Array
+    ) -> FloatArray | None:
+        samples = source.samples_at(positions, 0)
+        size = len(self._positions)
+        self._samples += np.bincount(item, minlength=size)
+        for row, cost in enumerate(self._costs):
+            costs = cost.of_samples(source, samples, allow_zero=True)
+            self._costs_of_items[row] += np.bincount(item, costs, size)
+        if self._length is None:
+            return None
+        return self._length.of_samples(source, samples, allow_zero=True)
 
-    def _add_fillers(self, routes: Routes, item: Int64Array) -> None:
-        """Add the padding rows of batches."""
-        if routes.padding is None or routes.owner is None:
-            return
-        if self._fillers is None:
-            self._fillers = np.zeros(len(self._samples))
-        rows = item[routes.owner[routes.padding]]
-        self._fillers += np.bincount(rows, minlength=len(self._samples))
+    def _visit_packs(
+        self, node: PackDataset[Any], lengths: Int64Array, owner: Int64Array
+    ) -> FloatArray:
+        """Add the fill of packs, and return the first length of each sample."""
+        used = np.minimum(lengths, node.capacities).astype(np.float64)
+        columns = zip(_labels(node.lengths), node.capacities, used.T, strict=True)
+        for label, capacity, values in columns:
+            packed = np.bincount(owner, values)
+            self._add(Quantity("fill", label, capacity), packed, capacity)
+        return used[:, 0]
 
-    def _add_unit(
-        self,
-        node: IndexedDataset[Any],
-        positions: Int64Array,
-        routes: Routes,
-        *,
-        is_batch: bool,
-    ) -> None:
-        """Add the quantities of packs or batches."""
-        if isinstance(node, PackDataset):
-            lengths = _pack_lengths(node, routes, len(positions))
-            columns = zip(
-                _labels(node.lengths), node.capacities, lengths.T, strict=True
-            )
-            for label, capacity, totals in columns:
-                self._add(Quantity("fill", label, capacity), totals, capacity)
-            self._add_windows(node, "packs_per_window", positions)
-        if isinstance(node, BudgetBatchDataset):
-            lengths = node.samples_at(routes.position).lengths[:, 0]
-            self._add_padding(node.lengths[0], lengths, routes.owner)
-            self._add_windows(node, "batches_per_window", positions)
-        elif is_batch:
-            self._add_fixed(node, routes)
-
-    def _add_fixed(self, node: IndexedDataset[Any], routes: Routes) -> None:
-        """Add the padding of batches of a fixed number of samples or packs."""
-        lengths = np.zeros(len(routes.position))
-        measure = self._length
-        for child, chosen in _by_child(node, routes):
-            inner = routes.position[chosen]
-            if self._length is not None:
-                lengths[chosen] = _amounts(child, inner, [self._length])[0][0]
-                continue
-            for unit, at, rows in _gathering(child, inner, np.arange(len(inner))):
-                if not isinstance(unit, PackDataset):
-                    return
-                measure = unit.lengths[0]
-                of_packs = _pack_lengths(unit, unit.route(at), len(at))
-                lengths[np.flatnonzero(chosen)[rows]] = of_packs[:, 0]
-        if measure is not None:
-            self._add_padding(measure, lengths, routes.owner)
-
-    def _add_padding(self, measure: ColumnCost, lengths: Any, owner: Any) -> None:
-        """Add the padded share of batches."""
-        if not len(owner):
-            return
-        batches = int(owner.max()) + 1
-        longest = np.zeros(batches)
+    def _add_padding(self, node: Any, lengths: FloatArray, owner: Int64Array) -> None:
+        """Add the padded share of batches, by the first length of planned nodes."""
+        planned = [inner for inner in _nodes(node) if isinstance(inner, PlannedDataset)]
+        measures = planned[0].lengths[:1] if planned else (self._length,)
+        counts = np.bincount(owner)
+        longest = np.zeros(len(counts))
         np.maximum.at(longest, owner, lengths)
-        padded = np.bincount(owner, minlength=batches) * longest
-        missing = padded - np.bincount(owner, lengths, batches)
-        self._add(Quantity("padding", _labels([measure])[0]), missing, padded)
+        padded = counts * longest
+        missing = padded - np.bincount(owner, lengths)
+        is_used = padded > 0
+        quantity = Quantity("padding", _labels(measures)[0])
+        self._add(quantity, missing[is_used], padded[is_used])
 
-    def _add_windows(
-        self, node: PlannedDataset[Any], kind: str, positions: Int64Array
-    ) -> None:
+    def _add_windows(self, node: PlannedDataset[Any], positions: Int64Array) -> None:
         """Add the numbers of groups of the windows that items belong to."""
+        kind = "packs" if isinstance(node, PackDataset) else "batches"
         ordered = np.sort(positions)
         row = 0
         while row < len(ordered):
             position = int(ordered[row])
             _, plan, group, _ = node.group_at(position)
-            self._add(Quantity(kind), plan.count, 1)
-            if getattr(node, "too_long", "") == "drop":
-                dropped = len(plan.dropped)
-                samples = dropped + len(plan.order)
-                self._add(Quantity("dropped"), dropped, samples)
+            self._add(Quantity(f"{kind}_per_window"), plan.count, 1)
+            dropped = len(plan.dropped)
+            if dropped:
+                self._add(Quantity("dropped"), dropped, dropped + len(plan.order))
             row = int(np.searchsorted(ordered, position - group + plan.count))
 
 
-def _column_cost(cost: Cost | ColumnCost) -> ColumnCost:
-    return cost if isinstance(cost, ColumnCost) else ColumnCost(cost)
+def _checked(cost: Cost | ColumnCost, dataset: Dataset[Any]) -> ColumnCost:
+    """Return a cost; raise `ColumnError` if a source lacks a column of it."""
+    column_cost = cost if isinstance(cost, ColumnCost) else ColumnCost(cost)
+    for source in dataset.sources:
+        column_cost.check(source)
+    return column_cost
 
 
-def _labels(costs: Sequence[ColumnCost]) -> list[str]:
+def _labels(costs: Sequence[Any]) -> list[str]:
     """Return the label of each cost, without duplicates."""
     labels: list[str] = []
     for cost in costs:
         label = cost.cost if isinstance(cost.cost, str) else function_name(cost.cost)
-        if label.endswith("<lambda>"):
-            label = "_".join(cost.columns)
-        while label in labels:
-            label += "_"
+        if label in labels or label.endswith("<lambda>"):
+            label = "_".join([*cost.columns, *(["2"] if label in labels else [])])
         labels.append(label)
     return labels
 
@@ -753,88 +658,35 @@ def _nodes(dataset: Dataset[Any]) -> Iterator[Any]:
         yield from _nodes(child)
 
 
-def _adds_rows(node: Any) -> bool:
-    """Return whether batches of a node may have fillers."""
-    traits = node.traits
-    return bool(traits.gathers and (traits.loop.pads or traits.substitutes))
-
-
 def _samples(dataset: Dataset[Any]) -> int:
     """Return the number of samples of all sources."""
     return sum(source.count for source in dataset.sources)
 
 
 def _costs_of(dataset: Dataset[Any]) -> list[ColumnCost]:
-    """Return the costs of `level`, or else the lengths of planned packs and batches."""
+    """Return the costs of `level`, or else the lengths of planned packs and batches.
+
+    Costs that only some sources have are left out.
+    """
     levels: list[ColumnCost] = []
+    lengths: list[ColumnCost] = []
     for node in _nodes(dataset):
         if isinstance(node, LevelDataset):
             cost = node.cost
             levels += cost.costs if isinstance(cost, ColumnCosts) else [cost]
-    lengths = [
-        length
-        for node in _nodes(dataset)
-        if isinstance(node, PlannedDataset)
-        for length in node.lengths
+        if isinstance(node, PlannedDataset):
+            lengths += node.lengths
+    return [
+        cost
+        for cost in dict.fromkeys(levels or lengths)
+        if _is_everywhere(cost, dataset)
     ]
-    return list(dict.fromkeys(levels or lengths))
 
 
-def _gathering(
-    node: IndexedDataset[Any], positions: Int64Array, rows: Int64Array
-) -> Iterator[tuple[IndexedDataset[Any], Int64Array, Int64Array]]:
-    """Yield the outermost nodes that gather items, and sources, with their positions.
-
-    Args:
-        node: The dataset.
-        positions: Positions in the dataset.
-        rows: A number for each position, which is yielded for the positions below.
-    """
-    if node.traits.gathers or not node.inputs:
-        yield node, positions, rows
-        return
-    routes = node.route(positions)
-    if routes.owner is not None:
-        rows = rows[routes.owner]
-    for child, chosen in _by_child(node, routes):
-        counts = chosen if routes.padding is None else chosen & ~routes.padding
-        yield from _gathering(child, routes.position[counts], rows[counts])
-
-
-def _by_child(
-    node: IndexedDataset[Any], routes: Routes
-) -> Iterator[tuple[IndexedDataset[Any], BoolArray]]:
-    """Yield each input that routes lead to, and which routes."""
-    for number, child in enumerate(node.children):
-        chosen = np.ones(len(routes.position), dtype=np.bool_)
-        if routes.child is not None:
-            chosen = routes.child == number
-        if chosen.any():
-            yield child, chosen
-
-
-def _amounts(
-    node: IndexedDataset[Any], positions: Int64Array, costs: Sequence[ColumnCost]
-) -> tuple[FloatArray, Int64Array]:
-    """Return the costs of items, shape (num_costs, num_items), and their samples."""
-    refs = node.refs(positions)
-    values = np.zeros((len(costs), len(refs)))
-    for number, rows in rows_by_value(refs.source):
-        source = node.sources[number]
-        for row, cost in enumerate(costs):
-            values[row, rows] = cost.of_samples(
-                source, refs.index[rows], allow_zero=True
-            )
-    size = len(positions)
-    sums = [np.bincount(refs.item, row, size) for row in values]
-    amounts = np.array(sums, dtype=np.float64).reshape(len(costs), size)
-    return amounts, np.bincount(refs.item, minlength=size)
-
-
-def _pack_lengths(node: PackDataset[Any], routes: Routes, packs: int) -> Int64Array:
-    """Return the lengths of packs, shape (num_packs, num_capacities)."""
-    capacities = np.array(node.capacities, dtype=np.int64)
-    lengths = np.minimum(node.samples_at(routes.position).lengths, capacities)
-    totals = np.zeros((packs, len(capacities)), dtype=np.int64)
-    np.add.at(totals, np.asarray(routes.owner), lengths)
-    return totals
+def _is_everywhere(cost: ColumnCost, dataset: Dataset[Any]) -> bool:
+    """Return whether all sources have the columns of a cost."""
+    try:
+        _checked(cost, dataset)
+    except ColumnError:
+        return False
+    return True
