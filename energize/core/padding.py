@@ -208,7 +208,7 @@ class Padded:
         slots: The numbers of these samples among those that the item is made of.
         rows: The numbers of the rows of the item that are made of them, and of fillers.
         count: Number of samples that the item is made of, without fillers.
-        fillers: The numbers of the rows that are made of additional samples.
+        fillers: The numbers of the additional samples, counted with the others.
     """
 
     item: Any
@@ -223,11 +223,25 @@ class Padded:
         return len(self.slots) == self.count
 
     @classmethod
-    def with_fillers(cls, members: list[Any], item: Any, fillers: int) -> Padded:
-        """Return an item made of members, the last ones of which are fillers."""
+    def with_fillers(
+        cls, members: list[Any], item: Any, fillers: int, sizes: Sequence[int]
+    ) -> Padded:
+        """Return an item made of members, the last ones of which are fillers.
+
+        Args:
+            members: The members.
+            item: The item.
+            fillers: Number of members that are fillers.
+            sizes: Number of samples of each member.
+        """
         first = len(members) - fillers
-        rows = moved_rows(members, item, range(first, len(members)))
-        return cls(item, (), rows, first, rows)
+        count = sum(sizes[:first])
+        total = sum(sizes)
+        samples = moved_rows(members, item, range(count, total))
+        rows = samples
+        if total > len(members) and len(listed_keys(item) or ()) != total:
+            rows = tuple(range(first, len(members)))  # a row for each pack
+        return cls(item, (), rows, count, samples)
 
     def made_into(self, result: Any) -> Padded:
         """Return the result of a function of the item, with the padding of both."""
@@ -276,7 +290,7 @@ class Marks(NamedTuple):
         is_padding: Whether the item is padding as a whole.
         slots: The numbers of its samples that failed, see `Padded`.
         rows: The numbers of its rows that are made of them, and of fillers.
-        fillers: The numbers of its rows that are made of additional samples.
+        fillers: The numbers of its additional samples, counted with the others.
     """
 
     is_padding: bool = False

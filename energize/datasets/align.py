@@ -386,7 +386,12 @@ class AlignDataset(BatchDataset[T_batch_co]):
         results: list[Any] = list(super().make(members, request))
         for row, fillers in enumerate(counts):
             if fillers and type(results[row]) is not Failed:
-                results[row] = Padded.with_fillers(members[row], results[row], fillers)
+                at = request.positions[row : row + 1]
+                refs = self.children[0].refs(self.route(at).position)
+                sizes = np.bincount(refs.item, minlength=len(members[row])).tolist()
+                results[row] = Padded.with_fillers(
+                    members[row], results[row], fillers, sizes
+                )
         return results
 
     def _filler_count(self, position: int) -> int:
@@ -394,15 +399,28 @@ class AlignDataset(BatchDataset[T_batch_co]):
         return self._layout(number).fillers[batch]
 
     def batch_of(self, member: int) -> int:
+        """Return the position of the batch that contains an item of the input.
+
+        For a filler, that is the batch in which it counts. For an item that only fills
+        batches, since `drop_last` drops it, it is the last batch of its epoch.
+
+        Args:
+            member: Position of the item in the input.
+        """
         inner = self.inputs[0].size
         epoch, at = (0, member) if inner == INFINITE else divmod(member, inner)
         number = at // self.global_batch_size
+        if inner != INFINITE and number >= self._groups:
+            return (epoch + 1) * self.size - 1
         if epoch:
             number += epoch * self._groups
-        layout = self._layout(number)
-        row = int(np.flatnonzero(layout.positions == member)[0])
-        batch = int(np.searchsorted(layout.bounds, row, side="right")) - 1
-        return number * self.micro_batches + batch
+        first = number * self.micro_batches
+        routes = self.route(np.arange(first, first + self.micro_batches))
+        is_member = routes.position == member
+        if routes.padding is not None:
+            is_member &= ~routes.padding
+        owner = np.asarray(routes.owner)[is_member]
+        return first + int(owner[0])
 
     def substitutes(self, position: int) -> Iterator[int]:
         """Yield positions of the input with the modalities of a failed sample."""

@@ -55,7 +55,7 @@ _LATE = 0.99
 
 DELIVERED, PADDING, WAITED, LONGEST, SECONDS, FILLERS = range(6)
 """Columns of the totals of a rank: items, padding, seconds of waiting, the longest
-wait, all seconds, and rows that are fillers.
+wait, all seconds, and samples that are fillers.
 """
 
 TOTALS = 6
@@ -132,7 +132,7 @@ class _Note(NamedTuple):
     slots: tuple[int, ...] = ()
     """The numbers of samples that were not delivered: padding takes their place."""
     fillers: int = 0
-    """Number of rows that are fillers."""
+    """Number of samples that are fillers."""
 
 
 class Book:
@@ -539,12 +539,12 @@ def _weights_of(item: Any) -> Sequence[float] | None:
 
 
 def _without(
-    amounts: Sequence[float] | None, rows: Collection[int]
+    amounts: Sequence[float] | None, samples: Collection[int]
 ) -> Sequence[float] | None:
-    """Return the amounts of an item without some rows, if it has one for each row."""
-    if amounts is None or len(amounts) <= max(rows):
+    """Return the amounts of an item without those of some samples."""
+    if amounts is None or len(amounts) <= max(samples):
         return amounts
-    return [amount for row, amount in enumerate(amounts) if row not in rows]
+    return [amount for row, amount in enumerate(amounts) if row not in samples]
 
 
 def _costs(value: Any) -> Sequence[float]:

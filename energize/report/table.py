@@ -195,7 +195,7 @@ class RankTotals:
         waited: Seconds of waiting for items.
         longest: Seconds of the longest wait.
         seconds: Seconds in all.
-        fillers: Delivered rows that fill batches of an `AlignDataset`.
+        fillers: Delivered samples that only fill batches of an `AlignDataset`.
     """
 
     rank: int

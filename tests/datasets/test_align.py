@@ -33,6 +33,7 @@ from energize import (
     get_loader,
 )
 from energize.core.padding import padding_rows
+from energize.datasets.planned import PackDataset
 from energize.errors import ColumnError, NotIndexedError, WeightError
 from energize.experimental import (
     AlignDataset,
@@ -309,6 +310,51 @@ def test_levelled_batches_that_are_aligned_keep_their_order():
     plain = BatchDataset(level, 2, collated)
     keys = [batch["__key__"] for batch in plain.at(range(24))]
     assert [batch["__key__"] for batch in dataset.at(range(24))] == keys
+
+
+def packed(samples):
+    names = {name: max(row[name] for row in samples) for name in MODALITIES}
+    return {"__key__": [sample["__key__"] for sample in samples], **names}
+
+
+def joined(packs):
+    keys = [key for pack in packs for key in pack["__key__"]]
+    return {
+        "__key__": keys,
+        **{name: [pack[name] for pack in packs] for name in MODALITIES},
+    }
+
+
+def test_packs_are_aligned_and_all_samples_of_a_filler_are_padding():
+    packs = PackDataset(mix(weights=(40, 1, 0)), "tokens", 90, packed, window=64)
+    dataset = AlignDataset(
+        packs, 2, joined, global_batch_size=16, columns="images", ranks=4
+    )
+    check_laws(dataset, items=12, epochs=1)
+    loader = get_loader(dataset)
+    batches = list(islice(loader, 32))
+    check_aligned(batches, 4, ["images"])
+    expected = Counter(key for pack in packs.at(range(64)) for key in pack["__key__"])
+    assert weighted(batches) == expected
+    fillers = 0
+    for batch in batches:
+        padded = np.flatnonzero(batch["sample_weights"].numpy() == 0).tolist()
+        assert padding_rows(batch) == padded
+        fillers += len(padded)
+    assert loader.report().ranks[0].fillers == fillers > 0
+    assert loader.report().total.counts.samples == sum(expected.values())
+    assert loader.report().total.counts.weight == sum(expected.values())
+
+
+@LIMIT
+@given(cases(), st.integers(0, 40))
+def test_each_sample_finds_its_batch(case, position):
+    dataset = case.dataset()
+    routes = dataset.route(np.array([position]))
+    members = routes.position
+    if routes.padding is not None:
+        members = members[~routes.padding]
+    assert all(dataset.batch_of(member) == position for member in members.tolist())
 
 
 def damaged(sample):
