@@ -24,6 +24,7 @@ from energize.cli.state import (
     read_states,
     single_state,
 )
+from energize.core import tree
 from energize.core.blends import Edits
 from energize.core.config import leaves
 from energize.core.dataset import Dataset
@@ -200,7 +201,7 @@ def _dataset(
             "not contain the order before the edit. Use a state that was saved before "
             "it, or one of a run without the edit"
         )
-    dataset = edits.applied(dataset)
+    dataset = edits.applied(dataset, anchored=tree.anchors_in(dataset, cursor))
     check_place(dataset, cursor)
     return dataset
 

@@ -20,7 +20,7 @@ import typer
 from energize.cli.console import Console, print_json, table
 from energize.cli.look import Plot
 from energize.cli.mixes import AsJson, MixPath, RunOptions, path_argument, takes_run
-from energize.core import limits
+from energize.core import limits, tree
 from energize.core.blends import Edits, with_names_of
 from energize.core.config import (
     batch_size_of,
@@ -124,7 +124,8 @@ def _draw(saved: SavedState, dataset: Dataset[Any], plot: Path, title: str) -> N
             "nothing, or reads a stream, or its mix was edited, and the state does not "
             "contain the order before the edit"
         )
-    edited = indexed(edits.applied(dataset), "report")
+    anchored = tree.anchors_in(dataset, cursor)
+    edited = indexed(edits.applied(dataset, anchored=anchored), "report")
     drawn = simulated(edited, items, intervals=intervals_for(edited, items))
     used = measure_efficiency(edited, 0, items)
     draw(drawn, plot, title=title, done="delivered", delivered=used)

@@ -720,7 +720,11 @@ class Edits:
         return tuple(edit for edit in self.changes if edit.waits)
 
     def applied(
-        self, dataset: Dataset[Any], previous: Edits | None = None, edited: Any = None
+        self,
+        dataset: Dataset[Any],
+        previous: Edits | None = None,
+        edited: Any = None,
+        anchored: tree.Anchored | None = None,
     ) -> Any:
         """Return the dataset with all changes of a known slot.
 
@@ -728,9 +732,11 @@ class Edits:
             dataset: The dataset without edits.
             previous: Edits that `edited` has already; only later changes are added.
             edited: The dataset with `previous`.
+            anchored: The anchors of the position of the run, see `tree.anchored_at`.
 
         Raises:
             ConfigError: If a blend is missing, or a change is invalid.
+            StateError: If the anchors are damaged, or of another dataset.
         """
         begun = 0 if previous is None else len(previous.changes)
         if previous != replace(self, changes=self.changes[:begun]):
@@ -738,8 +744,10 @@ class Edits:
             moves = {move.part: move for move in self.moves}
             edited = moved(dataset, moves) if moves else dataset
         for change in self.changes[begun:]:
+            if change.waits:  # its slot is that of a later item
+                edited = tree.anchored_at(edited, anchored)
             edited = with_change(edited, change)
-        return edited
+        return tree.anchored_at(edited, anchored)
 
     def saved(self) -> State:
         """Return the edits as JSON-able data; empty if there are none."""

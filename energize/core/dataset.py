@@ -14,7 +14,7 @@ from abc import ABC
 from collections.abc import Iterator, Sequence
 from functools import cached_property, partial
 from operator import attrgetter
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, Self, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -371,6 +371,10 @@ class IndexedDataset(Dataset[T_co]):
         """
         return cast("tuple[IndexedDataset[Any], ...]", self.inputs)
 
+    def with_children(self, children: Sequence[Any]) -> Self:
+        """Return the same dataset over equal children, which know more anchors."""
+        return self.with_inputs(children)
+
     def spans(self, n: int) -> tuple[Sequence[Span], int]:
         """Return the runs of input items that the first `n` items are made of.
 
@@ -484,7 +488,7 @@ class IndexedDataset(Dataset[T_co]):
         start = counter_field(state, "position")
         end = epoch_end(start, self.size)
         return PositionReader(
-            self,
+            tree.anchored_at(self, tree.anchors_in(self, state or {})),
             EpochPlan(start, 0, end),
             lane,
             reading,

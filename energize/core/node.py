@@ -155,8 +155,22 @@ class Anchor(Protocol):
     def at(self, n: int) -> list[int]:
         """Return the fact about item `n` as plain numbers."""
 
-    def restore(self, fact: Any, n: int) -> None:
-        """Use a fact of a state about item `n`; raise `StateError` if it is damaged."""
+    def start(self, fact: list[int]) -> int:
+        """Return the position in the input that a fact is about.
+
+        Raises:
+            StateError: If the fact is damaged.
+        """
+
+    def learn(self, fact: list[int]) -> None:
+        """Use a fact of an equal node in another process."""
+
+    def resumed(self, fact: list[int], n: int, dataset: Any) -> Any:
+        """Return the node with a fact of a state about item `n`, over another input.
+
+        Raises:
+            StateError: If the fact is damaged.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,6 +309,8 @@ class IndexedNode(Node[T_co], Protocol[T_co]):
 
     @property
     def children(self) -> tuple[Any, ...]: ...
+    @property
+    def anchored(self) -> bool: ...
     def route(self, positions: Int64Array) -> Routes: ...
     def make(self, items: list[Any], request: Any) -> list[Any]: ...
     def taken(self, n: int) -> Sequence[int] | None: ...

@@ -100,6 +100,10 @@ class Reader(ABC, Iterator[T_co]):
     def origin(self) -> tuple[Origin, ...]:
         """The origins of the last item. `Dataset.refs_of` returns their samples."""
 
+    def anchored(self) -> tree.Anchored | None:
+        """Return the anchors of the next item; None if the dataset needs none."""
+        return None
+
     def close(self) -> None:
         """Release what the reader holds. Closing it again does nothing."""
 
@@ -207,8 +211,18 @@ class PositionReader(Reader[T]):
         return (Origin(0, self._position(delivered - 1)),) if delivered else ()
 
     def state(self) -> State:
+        return tree.state_at(self._dataset, self._next_position)
+
+    @property
+    def _next_position(self) -> int:
         position = self._plan.start + self._delivered * self._lane.count
-        return tree.state_at(self._dataset, min(position, self._plan.end))
+        return min(position, self._plan.end)
+
+    def anchored(self) -> tree.Anchored | None:
+        """Return the anchors of the next item; None if the dataset needs none."""
+        if not self._dataset.anchored or not self._next_position:
+            return None
+        return tree.anchors_at(self._dataset, self._next_position), self._next_position
 
     def close(self) -> None:
         self._queue.clear()

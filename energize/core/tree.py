@@ -274,8 +274,12 @@ def check_state(node: Any, state: dict[str, Any]) -> None:
     """Raise `StateError` if an indexed dataset cannot resume from a state."""
     if node.traits.mix.phases is not None:
         node.traits.mix.phases.check_state(state)
-    if node.anchored and state["position"]:
-        restore_anchors(node, state.get("anchors"), state["position"])
+
+
+# Anchors.
+
+Anchored = tuple[dict[str, list[int]], int]
+"""What `anchors_at` returns, and the item that it is about."""
 
 
 def anchors_at(node: Any, n: int) -> dict[str, list[int]]:
@@ -292,40 +296,132 @@ def anchors_at(node: Any, n: int) -> dict[str, list[int]]:
     return {way: anchor.at(at) for way, anchor, at in _anchored(node, n, "")}
 
 
-def restore_anchors(node: Any, facts: Any, n: int) -> None:
-    """Use facts about item `n` that `anchors_at` returned.
+def anchors_of_windows(node: Any, n: int, window: int) -> dict[str, list[int]]:
+    """Return facts with which the nodes of a tree begin a window with item `n`.
+
+    Args:
+        node: An indexed dataset.
+        n: Number of delivered items.
+        window: The number of the window.
+    """
+    facts: dict[str, list[int]] = {}
+    for way, _, items in _anchored(node, n, "", facts):
+        facts[way] = [window, items]
+    return facts
+
+
+def saved_anchors(state: dict[str, Any]) -> dict[str, list[int]]:
+    """Return the anchors of a saved state.
 
     Raises:
-        StateError: If the facts are damaged, or of another dataset.
+        StateError: If they are missing or damaged.
     """
+    facts = state.get("anchors")
     if not isinstance(facts, dict):
         raise StateError(
             "the saved state has no 'anchors' of planned packs or batches. Load the "
             "state as it was saved"
         )
-    # An anchor decides the position of the nodes below it, so they come one by one.
-    for way, anchor, at in _anchored(node, n, ""):
-        if way not in facts:
+    for fact in facts.values():
+        is_pair = isinstance(fact, list) and [*map(type, fact)] == [int, int]
+        if not is_pair or min(fact) < 0:
             raise StateError(
-                f"the saved state's 'anchors' lack {way!r}, they have "
-                f"{', '.join(map(repr, facts))[:80]}"
+                "the saved state's 'anchors' must be pairs of whole numbers >= 0, got "
+                f"{str(fact)[:80]}. Load the state as it was saved"
             )
-        anchor.restore(facts[way], at)
+    return facts
 
 
-def _anchored(node: Any, n: int, way: str) -> Iterator[tuple[str, Any, int]]:
-    """Yield the way to each node with an anchor, the anchor, and the node's item."""
-    if node.traits.loop.anchor is not None:
-        yield way, node.traits.loop.anchor, n
+def anchors_in(node: Any, state: dict[str, Any]) -> Anchored | None:
+    """Return the anchors of a saved state; None if the dataset needs none.
+
+    Raises:
+        StateError: If they are missing or damaged.
+    """
+    if not (node.indexed and node.anchored and state.get("position")):
+        return None
+    return saved_anchors(state), state["position"]
+
+
+def learn_anchors(node: Any, anchored: Anchored) -> None:
+    """Use facts of a copy of the same tree in another process."""
+    facts, n = anchored
+    for way, anchor, _ in _anchored(node, n, "", facts):
+        anchor.learn(facts[way])
+
+
+def anchored_at(node: Any, anchored: Anchored | None) -> Any:
+    """Return the same tree, which locates an item and later ones at once.
+
+    Args:
+        node: An indexed dataset.
+        anchored: Facts that `anchors_at` returned, and the item; None for the start.
+
+    Raises:
+        StateError: If the facts are damaged, or of another dataset.
+    """
+    if anchored is None:
+        return node
+    facts, n = anchored
+    return _at(node, facts, n, "")
+
+
+def _at(node: Any, facts: dict[str, Any], n: int, way: str) -> Any:
+    """Return a part of a tree with the facts about it, which come with a way."""
+    if not node.anchored or not n:
+        return node
+    anchor = node.traits.loop.anchor
+    if anchor is None:
+        reached = node.reached(n)
+        if reached is None:
+            return node
+        return node.with_children(
+            [
+                _at(child, facts, count, _below(way, number))
+                for number, (child, count) in enumerate(
+                    zip(node.children, reached, strict=True)
+                )
+            ]
+        )
+    if way not in facts:
+        raise StateError(
+            f"the saved state's 'anchors' lack {way!r}, they have "
+            f"{', '.join(map(repr, facts))[:80]}. Load the state as it was saved"
+        )
+    fact = facts[way]
+    start = anchor.start(fact)  # which also checks the fact
+    return anchor.resumed(fact, n, _at(node.inputs[0], facts, start, _below(way, 0)))
+
+
+def _below(way: str, number: int) -> str:
+    return f"{way}/{number}" if way else f"{number}"
+
+
+def _anchored(
+    node: Any, n: int, way: str, facts: dict[str, Any] | None = None
+) -> Iterator[tuple[str, Any, int]]:
+    """Yield the way to each node with an anchor, the anchor, and the node's item.
+
+    Args:
+        node: An indexed dataset.
+        n: Number of its delivered items.
+        way: The way to it.
+        facts: The facts, if they are known.
+    """
+    if not node.anchored or not n:
         return
-    reached = node.reached(n) if node.anchored else None
-    if reached is None:
+    anchor = node.traits.loop.anchor
+    if anchor is not None:
+        yield way, anchor, n
+        if not node.inputs[0].anchored:
+            return
+        fact = anchor.at(n) if facts is None else facts[way]
+        yield from _anchored(node.inputs[0], anchor.start(fact), _below(way, 0), facts)
         return
-    for number, (child, count) in enumerate(zip(node.children, reached, strict=True)):
-        if child.anchored and count:
-            yield from _anchored(
-                child, count, f"{way}/{number}" if way else f"{number}"
-            )
+    for number, (child, count) in enumerate(
+        zip(node.children, node.reached(n) or (), strict=False)
+    ):
+        yield from _anchored(child, count, _below(way, number), facts)
 
 
 def watcher(node: Any, lane: Lane) -> Callable[[int], None] | None:

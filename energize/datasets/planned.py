@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import logging
 from abc import abstractmethod
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
+from operator import itemgetter
 from threading import Lock
 from typing import Any, Literal, Self, TypeVar
 
@@ -37,6 +38,7 @@ from energize.core.lanes import WorkerConfig
 from energize.core.loss_weights import carried
 from energize.core.node import (
     INFINITE,
+    LAST_START,
     LoopTraits,
     NodeTraits,
     Origin,
@@ -50,6 +52,7 @@ from energize.core.trace import Request, location_of
 from energize.errors import (
     ColumnError,
     ConfigError,
+    EmptyDatasetError,
     NotIndexedError,
     SkipSample,
     StateError,
@@ -76,7 +79,10 @@ _PLANS = 4
 _ANCHORS = 64
 """Anchors that are copied to other processes."""
 
-_MOST_WINDOWS = 2**40
+_MOST_WINDOWS = 2**62
+
+_FIRST = ((0, 0),)
+"""What is known from the start: no items are before window 0."""
 
 _OFF = 0.01
 """Difference between planned and real lengths that is reported."""
@@ -109,55 +115,77 @@ def _cost_of(length: Length) -> ColumnCost:
 
 
 class Anchors:
-    """The number of items before each window, as far as it is known.
+    """The number of items before windows, as far as it is known.
 
     Args:
         count: Returns the number of items of a window.
-        first: The first window that is known.
-        items: Number of items before it.
+        known: Windows, and the number of items before each: ascending pairs (items,
+            window).
+        most_empty: How many windows in a row may have no items.
     """
 
     def __init__(
-        self, count: Callable[[int], int], first: int = 0, items: int = 0
+        self,
+        count: Callable[[int], int],
+        known: Sequence[tuple[int, int]] = _FIRST,
+        most_empty: int = 0,
     ) -> None:
         self._count = count
-        self._first = first
-        self._items = [items]
+        self._known = list(known)
+        self._most_empty = most_empty
+        self._empty = 0
         self._lock = Lock()
 
     def window_of(self, item: int) -> tuple[int, int]:
         """Return the window of an item, and the number of items before the window."""
-        if item < self._items[0]:
+        if item < self._known[0][0]:
             return self._earlier.window_of(item)
-        while self._items[-1] <= item:
-            self._extend()
-        row = bisect_right(self._items, item) - 1
-        return self._first + row, self._items[row]
+        while True:
+            row = bisect_right(self._known, (item, _MOST_WINDOWS)) - 1
+            (items, window), *following = self._known[row : row + 2]
+            if following and following[0][1] == window + 1:
+                return window, items
+            self._extend(items, window)
 
     def before(self, window: int) -> int:
         """Return the number of items before a window."""
-        if window < self._first:
+        if window < self._known[0][1]:
             return self._earlier.before(window)
-        while len(self._items) <= window - self._first:
-            self._extend()
-        return self._items[window - self._first]
+        while True:
+            row = bisect_right(self._known, window, key=itemgetter(1)) - 1
+            items, nearest = self._known[row]
+            if nearest == window:
+                return items
+            self._extend(items, nearest)
 
     @cached_property
     def _earlier(self) -> Anchors:
         """The windows before the first one, counted from the start."""
-        return Anchors(self._count)
+        return Anchors(self._count, most_empty=self._most_empty)
 
-    def _extend(self) -> None:
-        known = len(self._items)
-        count = self._count(self._first + known - 1)
+    def _extend(self, items: int, window: int) -> None:
+        """Count the items of a window."""
+        count = self._count(window)
+        self._empty = 0 if count else self._empty + 1
+        if self._empty > self._most_empty:
+            raise EmptyDatasetError(
+                f"the {self._empty} windows up to window {window} have no items, "
+                "because all their samples are longer than the capacity. Raise it"
+            )
+        self.learn(window + 1, items + count)
+
+    def learn(self, window: int, items: int) -> None:
+        """Take note of the number of items before a window."""
+        if window <= self._known[0][1]:
+            return
         with self._lock:  # another thread may have come farther
-            if len(self._items) == known:
-                self._items.append(self._items[-1] + count)
+            row = bisect_left(self._known, window, key=itemgetter(1))
+            if row == len(self._known) or self._known[row][1] != window:
+                self._known.insert(row, (items, window))
 
-    def last(self) -> tuple[int, int]:
-        """Return an anchor near the end of what is known: a window, and its items."""
-        row = max(len(self._items) - _ANCHORS, 0)
-        return self._first + row, self._items[row]
+    def known(self, most: int | None) -> tuple[tuple[int, int], ...]:
+        """Return what is known, the last `most` windows of it."""
+        return tuple(self._known[-most:] if most else self._known)
 
 
 class PlannedDataset(IndexedDataset[T_co]):
@@ -285,46 +313,55 @@ class PlannedDataset(IndexedDataset[T_co]):
 
     @cached_property
     def _anchors(self) -> Anchors:
-        first, items = self.__dict__.get("anchor", (0, 0))
-        return Anchors(lambda window: self._plan_of(window).count, first, items)
+        known = self.__dict__.get("known_windows", _FIRST)
+        windows = -(-tree.pass_length(self.inputs[0]) // self.window)
+        return Anchors(lambda window: self._plan_of(window).count, known, windows)
+
+    @property
+    def _is_endless(self) -> bool:
+        return self._per_epoch == INFINITE
 
     def __getstate__(self) -> dict[str, Any]:
-        """Include an anchor, so that other processes need no earlier windows."""
-        state = super().__getstate__()
-        return state | {"anchor": self._anchors.last()}
+        """Include anchors, so that other processes need no earlier windows."""
+        known = self._anchors.known(_ANCHORS if self._is_endless else None)
+        return super().__getstate__() | {"known_windows": known}
 
     def replace(self, **changed: Any) -> Self:
-        """Return a copy with other values; its anchor is that of the first window."""
-        other = super().replace(**changed)
-        other.__dict__["anchor"] = (0, 0)
-        return other
+        """Return a copy with other values, which counts from the first window."""
+        return super().replace(**{"known_windows": _FIRST, **changed})
 
     def window_of(self, n: int) -> tuple[int, int]:
         """Return the window of item `n`, and the number of items before the window."""
         return self._anchors.window_of(self._epoch_of(n)[1])
 
-    def count_from(self, window: int, items: int, n: int) -> None:
-        """Count items from a window on, so that item `n` needs no earlier windows.
+    def learn_window(self, window: int, items: int) -> None:
+        """Take note of the number of items before a window."""
+        self._anchors.learn(window, items)
+
+    def counting_from(self, window: int, items: int, n: int, dataset: Any) -> Self:
+        """Return the node with a known window, so that `n` needs no earlier ones.
 
         Args:
             window: The window of item `n`.
             items: Number of items before the window.
             n: The item, which verifies the numbers.
+            dataset: The input.
 
         Raises:
             StateError: If item `n` is not in the window.
         """
-        if self._per_epoch != INFINITE:
-            return  # an epoch is counted whole
-        count = self._plan_of(window).count if 0 <= window < _MOST_WINDOWS else 0
-        if not items <= n < items + count or items < 0:
+        other = self.replace(inputs=(dataset,), known_windows=((items, window),))
+        if not items <= n < other.window_end(window, items):
             raise StateError(
                 f"the saved state's 'anchors' have window {window} with {items} items "
                 f"before it, which does not contain item {n}. Load the state as it was "
                 "saved, with the mix that saved it"
             )
-        self.__dict__["anchor"] = (window, items)
-        self.__dict__.pop("_anchors", None)
+        return other
+
+    def window_end(self, window: int, items: int) -> int:
+        """Return the number of items up to the end of a window, `items` before it."""
+        return items + self._plan_of(window).count
 
     # The node.
 
@@ -334,18 +371,18 @@ class PlannedDataset(IndexedDataset[T_co]):
             makes=True,
             members=None,
             gives_batches=False,
-            loop=LoopTraits(anchor=WindowAnchor(self)),
+            loop=LoopTraits(anchor=WindowAnchor(self) if self._is_endless else None),
         )
 
     @cached_property
     def size(self) -> int:
-        if self._per_epoch == INFINITE:
+        if self._is_endless:
             return INFINITE
         return self._anchors.before(self._windows)
 
     def _epoch_of(self, n: int) -> tuple[int, int]:
         """Return the epoch of an item, and its number in the epoch."""
-        return (0, n) if self._per_epoch == INFINITE else divmod(n, max(self.size, 1))
+        return (0, n) if self._is_endless else divmod(n, max(self.size, 1))
 
     def group_at(self, position: int) -> tuple[int, Plan, int, int]:
         """Return the window of an item, its plan, the group, and the epoch."""
@@ -398,10 +435,12 @@ class PlannedDataset(IndexedDataset[T_co]):
         return [start + (begin if at == before else end)]
 
     def spans(self, n: int) -> tuple[Sequence[Span], int]:
-        if self._epoch_of(n)[0]:
-            return (), 0
-        window, before = self._anchors.window_of(n)
-        return [Span(0, 0, window * self.window)], before
+        epoch, at = self._epoch_of(n)
+        window, before = self._anchors.window_of(at)
+        spans = [Span(0, 0, window * self.window)]
+        if epoch:
+            spans.append(Span(0, 0, self._per_epoch, epoch))
+        return spans, n - at + before
 
     def settings(self) -> dict[str, Any]:
         settings = super().settings()
@@ -436,15 +475,24 @@ class WindowAnchor:
         """Return the window of item `n`, and the number of items before it."""
         return list(self._node.window_of(n))
 
-    def restore(self, fact: Any, n: int) -> None:
-        """Count from the window of a state on, which must be that of item `n`."""
-        if not isinstance(fact, list) or [type(value) for value in fact] != [int, int]:
-            raise StateError(
-                "the saved state's 'anchors' must be pairs of whole numbers, got "
-                f"{str(fact)[:80]}"
-            )
+    def start(self, fact: list[int]) -> int:
+        """Return the first position of the window of a fact."""
         window, items = fact
-        self._node.count_from(window, items, n)
+        if window >= LAST_START // self._node.window:
+            raise StateError(
+                f"the saved state's 'anchors' have window {window} with {items} items "
+                "before it, which no run reaches. Load the state as it was saved"
+            )
+        return window * self._node.window
+
+    def learn(self, fact: list[int]) -> None:
+        """Use a fact of an equal node in another process."""
+        self._node.learn_window(*fact)
+
+    def resumed(self, fact: list[int], n: int, dataset: Any) -> PlannedDataset[Any]:
+        """Return the node counting from the window of a state, that of item `n`."""
+        window, items = fact
+        return self._node.counting_from(window, items, n, dataset)
 
 
 class PackDataset(PlannedDataset[T_co]):

@@ -6,7 +6,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, Self, TypeVar, cast
 
 import numpy as np
 
@@ -226,6 +226,10 @@ class StagedDataset(MixDataset[T_co]):
     @cached_property
     def children(self) -> tuple[IndexedDataset[Any], ...]:
         return tuple(dataset for dataset, _ in self._carried)
+
+    def with_children(self, children: Sequence[Any]) -> Self:
+        starts = [start for _, start in self._carried]
+        return self.replace(_carried=list(zip(children, starts, strict=True)))
 
     def open_pass(self, opening: Opening) -> LaneStream[T_co]:
         if opening.state is not None:

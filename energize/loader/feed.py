@@ -80,7 +80,9 @@ class RankContext(Generic[T]):
             )
             return local_readers(run.stream, lanes, states, context)
         pool, ahead = self.workers()
-        requests = WorkerRequests(pool, ahead, lanes, states, self.failures)
+        requests = WorkerRequests(
+            pool, ahead, lanes, states, self.failures, run.dataset
+        )
         return {lane: WorkerReader(requests, lane) for lane in states}
 
 
@@ -238,7 +240,11 @@ def open_feed(run: Run[T], position: RunPosition, rank: RankContext[T]) -> Feed[
         indexed = IndexedSteps(run, position, ranks)
         count = ranks.world_size * len(indexed.lanes)
         lanes = LaneSet(
-            count, run.edits, plan=indexed.plan, world_size=ranks.world_size
+            count,
+            run.edits,
+            plan=indexed.plan,
+            world_size=ranks.world_size,
+            anchored=run.anchored_at(indexed.plan.start),
         )
         readers = rank.readers(run, lanes, dict.fromkeys(indexed.lanes))
         return Feed(run, lanes, indexed, readers, rank)

@@ -80,8 +80,8 @@ class FollowedLoader(Protocol):
         at_step: int | None = None,
         *,
         blend: str | None = None,
-    ) -> None:
-        """Change the weights of a blend from a step on."""
+    ) -> int:
+        """Change the weights of a blend from a step on, and return the step."""
 
 
 class Follower:
@@ -309,7 +309,7 @@ class WeightsFile:
         self,
         agreement: Agreement | None,
         changes: Sequence[Change],
-        change_weights: Callable[..., None],
+        change_weights: Callable[..., int],
     ) -> None:
         """Apply new weights in the file, every few steps.
 

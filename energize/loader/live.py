@@ -63,7 +63,7 @@ class LiveRun:
         live = self
         for change in self.run.edits.waiting:
             if change.at <= live.items:
-                live = live.with_effect(change, live.run.edits.without(change))
+                live, _ = live.with_effect(change, live.run.edits.without(change))
         return live
 
     def with_weights(
@@ -73,7 +73,7 @@ class LiveRun:
         blend: str | None,
         *,
         of_file: bool,
-    ) -> LiveRun:
+    ) -> tuple[LiveRun, int]:
         """Request new weights of a blend from a step on; see `Loader.set_weights`.
 
         Args:
@@ -84,7 +84,8 @@ class LiveRun:
             of_file: Whether the weights are those of a `WeightsFile`.
 
         Returns:
-            The run after the request, and after all changes that are due.
+            The run after the request and after all changes that are due, and the step
+            at which the weights act.
 
         Raises:
             WeightError: If the weights are unusable.
@@ -105,8 +106,38 @@ class LiveRun:
             acting, _ = live.acting_change(change, live.run.edits)
             live.run.edited(live.run.edits.with_change(acting), live.items)
         changed = live.edited(live.run.edits.with_change(change))
-        changed.log_change(named, numbers, step, slot)
-        return changed
+        acts = changed.acting_step(named, items, slot)
+        changed.log_change(named, numbers, acts, slot)
+        return changed, acts
+
+    def acting_step(self, named: NamedBlend, items: int, slot: int | None) -> int:
+        """Return the step at which new weights of a blend act.
+
+        That is the step of the first item that uses their slot. Planned packs, for
+        example, use the slots of a whole window at once.
+
+        Args:
+            named: The blend.
+            items: Number of items of all ranks after which the weights change.
+            slot: The slot; None if it is unknown until then.
+        """
+        low = items
+        high = items + 1
+        if slot is not None:
+            while self._uses(named, high) <= slot and high - items < MOST_COUNTED:
+                low = high
+                high += high - items
+            while high - low > 1:
+                middle = (low + high) // 2
+                is_before = self._uses(named, middle) <= slot
+                low, high = (middle, high) if is_before else (low, middle)
+        if low - items >= MOST_COUNTED // 2:  # no item uses it
+            low = items
+        return self.step + (low - self.items) // self.ranks.world_size
+
+    def _uses(self, named: NamedBlend, items: int) -> int:
+        """Return how many slots of a blend the first items use."""
+        return slot_after(self.run.dataset, named.way, items) or 0
 
     def _agreed(
         self, weights: Mapping[str, float], at_step: Any, blend: str | None
@@ -141,12 +172,17 @@ class LiveRun:
             )
         return items
 
-    def with_effect(self, change: Change, edits: Edits) -> LiveRun:
-        """Return the run with a change that takes effect now, after other edits."""
+    def with_effect(self, change: Change, edits: Edits) -> tuple[LiveRun, int]:
+        """Return the run with a change that takes effect now, after other edits.
+
+        Returns:
+            The run, and the step at which the weights act.
+        """
         acting, named = self.acting_change(change, edits)
         live = self.edited(edits.with_change(acting))
-        live.log_change(named, acting.weights, live.step, acting.at)
-        return live
+        acts = live.acting_step(named, self.items, acting.at)
+        live.log_change(named, acting.weights, acts, acting.at)
+        return live, acts
 
     def acting_change(self, change: Change, edits: Edits) -> tuple[Change, NamedBlend]:
         """Return a change at the slot where it takes effect now, and its blend."""

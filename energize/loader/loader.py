@@ -466,7 +466,7 @@ class Loader(Generic[T]):
         at_step: int | None = None,
         *,
         blend: str | None = None,
-    ) -> None:
+    ) -> int:
         """Change the weights of a blend from a step on.
 
         All ranks call this after the same number of steps, with the same arguments.
@@ -487,6 +487,11 @@ class Loader(Generic[T]):
                 "texts/code"; "" is the outermost one. By default the only blend with
                 these names.
 
+        Returns:
+            The step at which the weights act. It is later than `at_step` if the items
+            until then were composed together: planned packs and batches change with
+            the next window, level batches with the next global batch.
+
         Raises:
             WeightError: If weights are invalid, or do not name the inputs of the blend.
             ConfigError: If there is no such blend, if the blend ends, if the step was
@@ -502,13 +507,13 @@ class Loader(Generic[T]):
             >>> for item in loader:
             ...     items.append(item)
             ...     if len(items) == 100:
-            ...         loader.set_weights({"web": 3, "code": 1})
+            ...         step = loader.set_weights({"web": 3, "code": 1})
             ...     if len(items) == 200:
             ...         break
-            >>> items[:100].count("w"), items[100:].count("w")
-            (50, 75)
+            >>> step, items[:100].count("w"), items[100:].count("w")
+            (100, 50, 75)
         """
-        self._change_weights(weights, at_step, blend)
+        return self._change_weights(weights, at_step, blend)
 
     def _change_weights(
         self,
@@ -517,9 +522,10 @@ class Loader(Generic[T]):
         blend: str | None,
         *,
         of_file: bool = False,
-    ) -> None:
-        live = self._live().with_weights(weights, at_step, blend, of_file=of_file)
+    ) -> int:
+        live, step = self._live().with_weights(weights, at_step, blend, of_file=of_file)
         self._take_over(live.run)
+        return step
 
     def follow(
         self, policy: MixingPolicy, *, every: int = 100, blend: str | None = None

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from itertools import repeat
 from typing import Any, TypeVar
 
+from energize.core import tree
 from energize.core.ignored import log_once
 from energize.core.node import Origin
 from energize.core.reader import (
@@ -203,11 +204,13 @@ class _WorkerLane:
         owed: Number of items that were requested and did not arrive.
         end: The state after the last item of the epoch, once that arrived.
         error: The error that arrived instead of the next item.
+        anchored: The anchors after the last item that arrived, see `Reply`.
     """
 
     worker: int
     read: State | None
     left: int
+    anchored: tree.Anchored | None
     queue: deque[QueuedItem] = field(default_factory=deque)
     arrived: int = 0
     owed: int = 0
@@ -228,6 +231,7 @@ class WorkerRequests:
         states: The states of the lanes of this rank, in the order in which they are
             taken.
         failures: Counts failed samples.
+        dataset: The dataset, which learns the anchors that workers find.
     """
 
     def __init__(
@@ -237,13 +241,16 @@ class WorkerRequests:
         lanes: LaneSet,
         states: Mapping[int, State | None],
         failures: FailureLog,
+        dataset: Any,
     ) -> None:
         self._pool = pool
         self._ahead = ahead
         self._set = lanes
         self._failures = failures
+        self._dataset = dataset
+        first = lanes.anchored
         self.lanes = {
-            lane: _WorkerLane(turn % pool.workers, state, lanes.turns(lane))
+            lane: _WorkerLane(turn % pool.workers, state, lanes.turns(lane), first)
             for turn, (lane, state) in enumerate(states.items())
         }
         self._outstanding = 0
@@ -291,6 +298,9 @@ class WorkerRequests:
             zip(reply.items, states or repeat(None), reply.origins, strict=False)
         )
         lane.read = states[-1] if states else lane.read
+        if reply.anchored is not None:
+            lane.anchored = reply.anchored
+            tree.learn_anchors(self._dataset, reply.anchored)
         lane.end = reply.end
         lane.error = reply.error
         over = reply.end is not None or reply.error is not None
@@ -336,7 +346,15 @@ class WorkerRequests:
 
     def _next_read(self, number: int, items: int) -> Read:
         lane = self.lanes[number]
-        return Read(self._pool.run, self._set, number, lane.arrived, lane.read, items)
+        return Read(
+            self._pool.run,
+            self._set,
+            number,
+            lane.arrived,
+            lane.read,
+            items,
+            lane.anchored,
+        )
 
 
 class WorkerReader(QueuedReader[T]):

@@ -142,6 +142,8 @@ def remapped(
     lanes = StreamPosition.loaded(cursor) if "lanes" in cursor else None
     _check_comparable(dataset, lanes)
     position = counter_field(cursor, "position")
+    cursor = _next_windows(dataset, cursor, position)
+    dataset = tree.anchored_at(dataset, tree.anchors_in(dataset, cursor))
     mix, parts, begin = _new_places(dataset, cursor, lanes)
     saved_counts = _without(saved_counts, parts, replaced)
     _check_continues(parts, saved_counts)
@@ -168,6 +170,20 @@ def remapped(
         text = "a saved state resumes in an edited mix:\n  %s"
         _log.warning(text, "\n  ".join(report.lines()))
     return remaining, report
+
+
+def _next_windows(dataset: Dataset[Any], cursor: State, position: int) -> State:
+    """Return a cursor with anchors of the edited mix.
+
+    Its plans of packs and batches begin with a new window. The samples of the started
+    window count as taken, and those that were not delivered are left out.
+    """
+    remaining = _without_keys(cursor, ["anchors"])
+    if not (dataset.indexed and dataset.anchored and position):
+        return remaining
+    saved = tree.saved_anchors(cursor) if "anchors" in cursor else {}
+    window = 1 + max((window for window, _ in saved.values()), default=-1)
+    return remaining | {"anchors": tree.anchors_of_windows(dataset, position, window)}
 
 
 def _without_keys(state: State, keys: Sequence[str]) -> State:

@@ -123,7 +123,7 @@ class Run(Generic[T]):
             None if settings.delivery.global_batch_size is None else self._global_items
         )
 
-    def edited(self, edits: Edits, items: int = 0) -> Run[T]:
+    def edited(self, edits: Edits, items: int) -> Run[T]:
         """Return the run with other edits; raise as `Edits.applied`.
 
         Args:
@@ -132,11 +132,27 @@ class Run(Generic[T]):
         """
         if edits == self.edits:
             return self
+        return self.with_edits(edits, self.anchored_at(items))
+
+    def anchored_at(self, items: int) -> tree.Anchored | None:
+        """Return the anchors of an item; None if the dataset needs none."""
+        if not (items and self.dataset.indexed and self.dataset.anchored):
+            return None
+        return tree.anchors_at(self.dataset, items), items
+
+    def _unanchored(self) -> Run[T]:
+        """Return the run without edits if its dataset has anchors, else the run."""
+        if not (self.original.indexed and self.original.anchored):
+            return self
         other = copy.copy(self)
-        other.dataset = edits.applied(self.original, self.edits, self.dataset)
-        if items and self.dataset.indexed and self.dataset.anchored:
-            facts = tree.anchors_at(self.dataset, items)
-            tree.restore_anchors(other.dataset, facts, items)
+        other.dataset = other.stream = self.original
+        other.edits = NOT_EDITED
+        return other
+
+    def with_edits(self, edits: Edits, anchored: tree.Anchored | None) -> Run[T]:
+        """Return the run with other edits, and the anchors of its position."""
+        other = copy.copy(self)
+        other.dataset = edits.applied(self.original, self.edits, self.dataset, anchored)
         other.edits = edits
         other.stream = (
             other.dataset if self.original.indexed else without_loops(other.dataset)
@@ -150,10 +166,11 @@ class Run(Generic[T]):
             StateError: If this dataset cannot resume from the state.
         """
         try:
-            run = self.edited(Edits.loaded(cursor))
-            if run.dataset.indexed and run.dataset.anchored:
-                position = counter_field(cursor, "position")
-                tree.restore_anchors(run.dataset, cursor.get("anchors"), position)
+            anchored = tree.anchors_in(self.original, cursor)
+            edits = Edits.loaded(cursor)
+            run = self._unanchored()
+            if edits != run.edits or anchored is not None:
+                run = run.with_edits(edits, anchored)
             check_place(run.dataset, cursor)
         except (ConfigError, WeightError) as reason:
             raise StateError(f"the saved state does not fit: {reason}") from reason

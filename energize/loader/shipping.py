@@ -44,6 +44,7 @@ from energize.core.reader import (
 )
 from energize.core.stream import EpochPlan, State
 from energize.core.trace import ReadContext
+from energize.core.tree import Anchored
 from energize.data.source import Source
 from energize.errors import LoaderError
 from energize.loader.failures import Failure
@@ -209,6 +210,7 @@ class LaneSet:
         endless: Whether the epoch of a stream never ends.
         plan: The positions to read of an indexed dataset; None for a stream.
         world_size: Number of ranks that share the plan.
+        anchored: The anchors of the first item; None if the dataset needs none.
     """
 
     count: int
@@ -216,6 +218,7 @@ class LaneSet:
     endless: bool = False
     plan: EpochPlan | None = None
     world_size: int = 1
+    anchored: Anchored | None = None
 
     def open(
         self,
@@ -265,6 +268,7 @@ class Read:
         at: Number of items before the first request of the lane in this run.
         state: The state of the lane there.
         items: Number of items.
+        anchored: The anchors of an item before; None if the dataset needs none.
     """
 
     run: int
@@ -273,6 +277,7 @@ class Read:
     at: int
     state: State | None
     items: int
+    anchored: Anchored | None = None
 
     def __str__(self) -> str:
         if self.lanes.plan is None:
@@ -357,6 +362,7 @@ class Reply:
         origins: The origin of each item.
         end: The state after the last item of the epoch of a stream, if it was reached.
         error: The error that ended reading after these items.
+        anchored: The anchors of the next item; None if the dataset needs none.
         notes: Failures and log lines.
     """
 
@@ -367,6 +373,7 @@ class Reply:
     origins: list[ItemOrigin] = field(default_factory=list)
     end: State | None = None
     error: ShippedError | None = None
+    anchored: Anchored | None = None
     notes: ReplyNotes = field(default_factory=ReplyNotes)
 
 

@@ -233,7 +233,7 @@ def unpacked_state(dataset: Dataset[Any], saved: object) -> State:
             "the saved state is of a run with changed weights or an edited mix. Load "
             "it into a loader of get_loader"
         )
-    check_place(dataset, cursor)
+    check_place(tree.anchored_at(dataset, tree.anchors_in(dataset, cursor)), cursor)
     return cursor
 
 
@@ -379,10 +379,16 @@ def _mismatches(
         return lines
     saved_config = tree_of(saved)
     config = config_tree(dataset)
+    position = cursor.get("position")
+    try:
+        dataset = tree.anchored_at(dataset, tree.anchors_in(dataset, cursor))
+    except StateError:  # anchors of another dataset
+        position = None
     changes = replace(Edits.loaded(cursor), moves=())
     if changes.changes:  # compare both after the changes of the run
         try:
-            edited = changes.applied(dataset)
+            anchored = tree.anchors_in(dataset, cursor) if position else None
+            edited = changes.applied(dataset, anchored=anchored)
         except (ConfigError, WeightError) as reason:  # mostly a source that is gone
             return lines + (
                 _differences(dataset, saved_config, config, None) or [str(reason)]
@@ -391,7 +397,6 @@ def _mismatches(
         saved_config = _with_changes(saved_config, config, edited_config)
         config = edited_config
         dataset = edited
-    position = cursor.get("position")
     items = position if isinstance(position, int) and dataset.sized else None
     try:
         config = unpacked(packed(config), "config")  # as JSON has it
@@ -558,7 +563,8 @@ def report_of_state(
         scope = ReportScope(_title(cursor_of(held)), world_size=1)
         return Report(scope, (total, *rows), (), notes=(note,))
     cursor, _ = resumed(dataset, state, strict=strict)
-    edited = Edits.loaded(cursor).applied(dataset)
+    anchored = tree.anchors_in(dataset, cursor)
+    edited = Edits.loaded(cursor).applied(dataset, anchored=anchored)
     check_place(edited, cursor)
     items = items_of(
         edited, StreamPosition.loaded(cursor) if "lanes" in cursor else cursor

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
+from energize.core import tree
 from energize.core.blends import NOT_EDITED
 from energize.core.dataset import Dataset
 from energize.core.failures import Failed, FailureMemory, LeftOut
@@ -213,6 +214,7 @@ class _Worker:
         self._task = task
         self._dataset = task.dataset
         self._edits = NOT_EDITED
+        self._anchored: tree.Anchored | None = None
         self._run = -1
         self._lanes: dict[int, _OpenLane] = {}
         self._failures: list[Failure] = []
@@ -260,11 +262,12 @@ class _Worker:
 
     def _open(self, request: Read) -> DatasetReader[Any]:
         lanes = request.lanes
-        if lanes.edits != self._edits:
+        if lanes.edits != self._edits or request.anchored != self._anchored:
             self._dataset = lanes.edits.applied(
-                self._task.dataset, self._edits, self._dataset
+                self._task.dataset, self._edits, self._dataset, request.anchored
             )
             self._edits = lanes.edits
+            self._anchored = request.anchored
         return lanes.open(
             self._dataset, request.lane, request.at, request.state, self._context
         )
@@ -289,6 +292,7 @@ class _Worker:
             reply.origins.extend(origins)
             lane.owed -= len(items)
             left = until - time.monotonic()
+        reply.anchored = reader.anchored()
 
     def _report(self, failed: Failed) -> None:
         self._failures.append(Failure.of(failed))

@@ -798,7 +798,7 @@ def test_level_batches_change_with_the_next_global_batch(caplog):
     before, after, _ = changed_at(BatchDataset(level, 2, list), {"a": 9, "b": 1}, 6, 42)
     assert shares(before + after[:2]) == {"a": 8, "b": 8}
     assert shares(after[2:]) == {"a": 72, "b": 8}
-    assert "from step 6 on (slot 16 of the blend)" in caplog.text
+    assert "from step 8 on (slot 16 of the blend)" in caplog.text
 
 
 def letters(name, count=40):
