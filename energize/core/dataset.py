@@ -487,8 +487,11 @@ class IndexedDataset(Dataset[T_co]):
             raise EmptyDatasetError(f"{label_of(self)} has no items to read")
         start = counter_field(state, "position")
         end = epoch_end(start, self.size)
+        dataset = self
+        if state is not None and "anchors" in state:
+            dataset = tree.anchored_at(self, tree.anchors_in(self, state))
         return PositionReader(
-            tree.anchored_at(self, tree.anchors_in(self, state or {})),
+            dataset,
             EpochPlan(start, 0, end),
             lane,
             reading,

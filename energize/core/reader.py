@@ -220,9 +220,7 @@ class PositionReader(Reader[T]):
 
     def anchored(self) -> tree.Anchored | None:
         """Return the anchors of the next item; None if the dataset needs none."""
-        if not self._dataset.anchored or not self._next_position:
-            return None
-        return tree.anchors_at(self._dataset, self._next_position), self._next_position
+        return tree.anchored_of(self._dataset, self._next_position)
 
     def close(self) -> None:
         self._queue.clear()

@@ -296,6 +296,13 @@ def anchors_at(node: Any, n: int) -> dict[str, list[int]]:
     return {way: anchor.at(at) for way, anchor, at in _anchored(node, n, "")}
 
 
+def anchored_of(node: Any, n: int) -> Anchored | None:
+    """Return the anchors of an item of a dataset; None if it needs none."""
+    if not (n and node.indexed and node.anchored):
+        return None
+    return anchors_at(node, n), n
+
+
 def anchors_of_windows(node: Any, n: int, window: int) -> dict[str, list[int]]:
     """Return facts with which the nodes of a tree begin a window with item `n`.
 
@@ -368,7 +375,7 @@ def anchored_at(node: Any, anchored: Anchored | None) -> Any:
 
 def _at(node: Any, facts: dict[str, Any], n: int, way: str) -> Any:
     """Return a part of a tree with the facts about it, which come with a way."""
-    if not node.anchored or not n:
+    if not node.anchored:
         return node
     anchor = node.traits.loop.anchor
     if anchor is None:
@@ -408,7 +415,7 @@ def _anchored(
         way: The way to it.
         facts: The facts, if they are known.
     """
-    if not node.anchored or not n:
+    if not node.anchored:
         return
     anchor = node.traits.loop.anchor
     if anchor is not None:

@@ -147,6 +147,20 @@ class Anchors:
                 return window, items
             self._extend(items, window)
 
+    def started(self, item: int) -> tuple[int, int]:
+        """Return a window that begins with an item or has begun before it.
+
+        Args:
+            item: The item; for item 0 nothing is planned.
+
+        Returns:
+            The window, and the number of items before it.
+        """
+        items, window = self._known[0]
+        if item == items:
+            return window, items
+        return self.window_of(item) if item else (0, 0)
+
     def before(self, window: int) -> int:
         """Return the number of items before a window."""
         if window < self._known[0][1]:
@@ -332,7 +346,7 @@ class PlannedDataset(IndexedDataset[T_co]):
 
     def window_of(self, n: int) -> tuple[int, int]:
         """Return the window of item `n`, and the number of items before the window."""
-        return self._anchors.window_of(self._epoch_of(n)[1])
+        return self._anchors.started(self._epoch_of(n)[1])
 
     def learn_window(self, window: int, items: int) -> None:
         """Take note of the number of items before a window."""
@@ -351,7 +365,7 @@ class PlannedDataset(IndexedDataset[T_co]):
             StateError: If item `n` is not in the window.
         """
         other = self.replace(inputs=(dataset,), known_windows=((items, window),))
-        if not items <= n < other.window_end(window, items):
+        if n != items and not items < n < other.window_end(window, items):
             raise StateError(
                 f"the saved state's 'anchors' have window {window} with {items} items "
                 f"before it, which does not contain item {n}. Load the state as it was "
@@ -430,13 +444,13 @@ class PlannedDataset(IndexedDataset[T_co]):
         """Return the end of the started window: its content is fixed."""
         epoch, at = self._epoch_of(n)
         start = epoch * self._per_epoch if epoch else 0
-        window, before = self._anchors.window_of(at)
+        window, before = self._anchors.started(at)
         begin, end = self._window_bounds(window)
         return [start + (begin if at == before else end)]
 
     def spans(self, n: int) -> tuple[Sequence[Span], int]:
         epoch, at = self._epoch_of(n)
-        window, before = self._anchors.window_of(at)
+        window, before = self._anchors.started(at)
         spans = [Span(0, 0, window * self.window)]
         if epoch:
             spans.append(Span(0, 0, self._per_epoch, epoch))
@@ -615,10 +629,10 @@ class PackDataset(PlannedDataset[T_co]):
         values = np.zeros(len(rows), dtype=np.int64)
         for source, part in rows_by_value(sources):
             column = self.children[0].sources[source].column(self.homogeneous)
-            categories = column.categories
-            for row in part.tolist():
-                value = column.values[samples.index[rows[row]]].item()
-                word = value if categories is None else categories[value]
+            words = (*column.categories, None) if column.categories else None
+            of_part = column.values[samples.index[rows[part]]].tolist()
+            for row, value in zip(part.tolist(), of_part, strict=True):
+                word = value if words is None else words[value]
                 values[row] = numbers.setdefault(word, len(numbers))
         return [rows[part] for _, part in rows_by_value(values)]
 

@@ -244,7 +244,7 @@ def open_feed(run: Run[T], position: RunPosition, rank: RankContext[T]) -> Feed[
             run.edits,
             plan=indexed.plan,
             world_size=ranks.world_size,
-            anchored=run.anchored_at(indexed.plan.start),
+            anchored=tree.anchored_of(run.dataset, indexed.plan.start),
         )
         readers = rank.readers(run, lanes, dict.fromkeys(indexed.lanes))
         return Feed(run, lanes, indexed, readers, rank)

@@ -298,7 +298,11 @@ def _moves_to(
             for digest, start in starts.items()
             if start != targets[digest]
         }
-        reached = part_positions(moved(dataset, moves), items) if moves else parts
+        reached = parts
+        if moves:
+            anchored = tree.anchored_of(dataset, items)
+            continued = tree.anchored_at(moved(dataset, moves), anchored)
+            reached = part_positions(continued, items)
         excess = {part.digest: part.items - targets[part.digest] for part in reached}
         if not any(excess.values()):
             return list(moves.values())

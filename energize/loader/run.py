@@ -132,13 +132,7 @@ class Run(Generic[T]):
         """
         if edits == self.edits:
             return self
-        return self.with_edits(edits, self.anchored_at(items))
-
-    def anchored_at(self, items: int) -> tree.Anchored | None:
-        """Return the anchors of an item; None if the dataset needs none."""
-        if not (items and self.dataset.indexed and self.dataset.anchored):
-            return None
-        return tree.anchors_at(self.dataset, items), items
+        return self.with_edits(edits, tree.anchored_of(self.dataset, items))
 
     def _unanchored(self) -> Run[T]:
         """Return the run without edits if its dataset has anchors, else the run."""

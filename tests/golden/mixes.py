@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 import energize as ez
+from energize.datasets.planned import BudgetBatchDataset, PackDataset
 from energize.packing import attention_cost
 
 Batch, Blend, Composed = ez.BatchDataset, ez.BlendDataset, ez.ComposedDataset
@@ -211,6 +212,11 @@ def composed(method: str, *sizes: int, **options: Any) -> Composed[Any]:
     return Composed(*streams, batching_method=method, **settings)
 
 
+def planned(inner: Any, capacity: int = 280, **options: Any) -> PackDataset[Any]:
+    settings = {"window": 16, **options}
+    return PackDataset(inner, "cost", capacity, list, **settings)
+
+
 def packed(inner: Any) -> Packs[Any]:
     return Packs(inner, 7, threes, apart, sample_encoder=noisy_unless_fifth)
 
@@ -370,6 +376,22 @@ MIXES: dict[str, Callable[[], Any]] = {
     "level batches of a blend": lambda: Batch(blend(2, 1, 1), 2, list, level=lambda cost: attention_cost(cost) + 1, global_batch_size=8),
     "level by two costs": lambda: Batch(Level(Batch(mixed(41), 2, list), 2, global_batch_size=6, cost={"cost": 1, "place": 0.3}), 2, list),
     "level batches of a blend by two costs": lambda: Batch(blend(2, 1, 1), 2, list, level=["cost", lambda place=0: place % 4], global_batch_size=12),
+    # Planned packs and batches
+    "planned packs": lambda: planned(mixed(37)),
+    "planned packs of a list": lambda: planned(Map(given(37), noisy), too_long="cut"),
+    "planned packs, endless": lambda: planned(Map(Repeat(mixed(23)), skipping), window=9),
+    "planned packs of a blend": lambda: planned(blend(3, 1, 1)),
+    "planned packs by words": lambda: planned(Repeat(mixed(29)), homogeneous="kind"),
+    "planned packs by source": lambda: planned(blend(3, 1, 1), homogeneous="source"),
+    "planned packs of two lengths": lambda: PackDataset(blend(1, 2), ("cost", lambda place: place % 4), (130, 6), list, window=12, too_long="cut"),
+    "planned packs, changed": lambda: planned(blend(3, 1).with_weights_from(32, [1, 3])),
+    "planned packs in stages": lambda: staged(Stage("one", 0, 9, dataset=planned(two_to(1, 1))), Stage("two", 9, 30, dataset=planned(two_to(1, 3))), total=30),
+    "blend of planned packs": lambda: Blend((planned(Repeat(mixed(23))), 1), (planned(blend(1, 2)), 2)),
+    "batches of planned packs": lambda: Batch(planned(blend(2, 1)), 3, list),
+    "budget": lambda: BudgetBatchDataset(blend(2, 1), {"cost": 1400}, list, window=20),
+    "budget, finite": lambda: BudgetBatchDataset(Map(mixed(37), noisy), {"cost": 1400}, list, window=16),
+    "budget, in order": lambda: BudgetBatchDataset(given(37), {"cost": 1400}, list, window=16, keep_order=True),
+    "budget of planned packs": lambda: BudgetBatchDataset(planned(blend(2, 1), too_long="cut", capacity=40), {"cost": 3000}, list, window=8),
     # Quotas
     "quotas": lambda: Quotas((given(9), Quota(repeat=0.5)), (given(5, 100), Quota(choose=12))),
     "quotas, shuffled": lambda: Quotas((given(9), Quota(repeat=2.5)), (given(5, 100), Quota(choose="7")), given(4, 200), shuffle=True),

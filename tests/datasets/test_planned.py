@@ -1,0 +1,556 @@
+"""Packs and batches that are planned from columns."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import pickle
+import signal
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils.data import DataLoader
+
+from energize import (
+    BatchDataset,
+    BlendDataset,
+    ConfigError,
+    DataError,
+    EpochizeDataset,
+    FilterDataset,
+    LimitDataset,
+    ListSource,
+    MapDataset,
+    NotIndexedError,
+    RepeatDataset,
+    ShuffleDataset,
+    SkipSample,
+    StateError,
+    StateMismatchError,
+    get_loader,
+)
+from energize.core import tree
+from energize.core.config import unpacked
+from energize.datasets.planned import BudgetBatchDataset, PackDataset, PlannedDataset
+from energize.errors import ColumnError, EmptyDatasetError
+from energize.experimental import LevelDataset, Stage, StagedDataset, StagePlan
+from energize.integrations.torch_data import as_torch_dataset
+from tests.support.loading import loader_of, take, with_pid
+from tests.support.states import resealed
+
+WORDS = ("en", "de", None, "en")
+
+
+def source(name, count, longest=40, seed=0):
+    """Samples `(name, number)` with columns of lengths, words and grades."""
+    rng = np.random.default_rng(seed)
+    columns = {
+        "tokens": rng.integers(1, longest + 1, count).tolist(),
+        "images": (np.arange(count) % 4).tolist(),
+        "language": [WORDS[n % len(WORDS)] for n in range(count)],
+        "grade": [n % 3 for n in range(count)],
+    }
+    return ListSource([(name, n) for n in range(count)], name=name, columns=columns)
+
+
+def mix(a=3, b=1, **options):
+    parts = {
+        "a": ShuffleDataset(source("a", 150)),
+        "b": ShuffleDataset(source("b", 70, seed=1)),
+    }
+    return BlendDataset(parts, weights={"a": a, "b": b}, **options)
+
+
+def packs(dataset=None, capacity=100, **options):
+    settings = {"window": 32, **options}
+    return PackDataset(
+        mix() if dataset is None else dataset, "tokens", capacity, list, **settings
+    )
+
+
+def budgets(dataset=None, size=160, **options):
+    settings = {"window": 32, **options}
+    return BudgetBatchDataset(
+        mix() if dataset is None else dataset, {"tokens": size}, list, **settings
+    )
+
+
+PLANNED = {
+    "packs": packs,
+    "packs by source": lambda: packs(homogeneous="source"),
+    "packs by word": lambda: packs(homogeneous="language"),
+    "packs of two lengths": lambda: PackDataset(
+        mix(), ("tokens", "images"), (100, 5), list, window=32
+    ),
+    "budgets": budgets,
+    "batches of packs": lambda: BatchDataset(packs(), 2, list),
+    "level packs": lambda: LevelDataset(packs(), 2, global_batch_size=4, cost="tokens"),
+}
+
+
+def saved(loader):
+    return json.loads(json.dumps(loader.state_dict()))
+
+
+def in_turn(loaders, steps):
+    """Items of some steps of all ranks, in the order of positions."""
+    read = [take(loader, steps) for loader in loaders]
+    return [item for step in zip(*read, strict=True) for item in step]
+
+
+def loaders_of(dataset, ranks, workers=0, state=None, **options):
+    loaders = [
+        loader_of(dataset, workers, rank, ranks, **options) for rank in range(ranks)
+    ]
+    for loader in loaders if state is not None else ():
+        loader.load_state_dict(state)
+    return loaders
+
+
+def plans_made(monkeypatch):
+    """The first positions of the windows that are planned from now on."""
+    made = []
+    for owner in (PackDataset, BudgetBatchDataset):
+
+        def plan(self, samples, original=owner.plan):
+            made.append(int(samples.positions[0]))
+            return original(self, samples)
+
+        monkeypatch.setattr(owner, "plan", plan)
+    return made
+
+
+def first_of(dataset, windows):
+    """Number of items of the first windows."""
+    count = 0
+    for window in range(windows):
+        count = planned_in(dataset).window_end(window, count)
+    return count
+
+
+def planned_in(dataset):
+    while not isinstance(dataset, PlannedDataset):
+        dataset = dataset.inputs[0]
+    return dataset
+
+
+# What a window has
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    count=st.integers(1, 60),
+    window=st.integers(1, 25),
+    lengths=st.sampled_from([("tokens",), ("tokens", "images")]),
+    homogeneous=st.sampled_from([None, "source", "language", "grade"]),
+    shuffled=st.booleans(),
+)
+def test_packs_keep_capacities_and_have_every_sample_once(
+    count, window, lengths, homogeneous, shuffled
+):
+    parts = [source("a", count), source("b", 9, seed=1)]
+    samples = BlendDataset(*((part, 1) for part in parts), stop="all_exhausted")
+    if shuffled:
+        samples = ShuffleDataset(samples)
+    capacities = (60, 5)[: len(lengths)]
+    dataset = PackDataset(
+        samples, lengths, capacities, list, window=window, homogeneous=homogeneous
+    )
+    columns = {part.name: part.column for part in parts}
+    for epoch in (0, 1, 5):
+        items = dataset.at(np.arange(dataset.size) + epoch * dataset.size)
+        assert sorted(sum(items, [])) == sorted(samples)
+        for pack in items:
+            for length, capacity in zip(lengths, capacities, strict=True):
+                values = [int(columns[name](length).values[n]) for name, n in pack]
+                assert sum(values) <= capacity
+            assert len({alike(homogeneous, name, n) for name, n in pack}) == 1
+
+
+def alike(homogeneous, name, number):
+    return {
+        None: "",
+        "source": name,
+        "language": WORDS[number % len(WORDS)],
+        "grade": number % 3,
+    }[homogeneous]
+
+
+@pytest.mark.parametrize("name", PLANNED)
+def test_a_window_has_its_samples_and_is_planned_alike_everywhere(name):
+    dataset = PLANNED[name]()
+    if name == "level packs":
+        return
+    end = first_of(dataset, 4)
+    items = range(end // 2 if name == "batches of packs" else end)
+    members = Counter(samples_of(dataset.at(items)))
+    window = Counter(mix().at(range(128)))
+    if end % 2 and name == "batches of packs":
+        assert members < window
+    else:
+        assert members == window
+    assert pickle.loads(pickle.dumps(dataset)).at(items) == dataset.at(items)
+
+
+def samples_of(items):
+    for item in items:
+        if isinstance(item, tuple):
+            yield item
+        else:
+            yield from samples_of(item)
+
+
+@given(
+    lengths=st.lists(st.integers(1, 50), min_size=1, max_size=40),
+    keep_order=st.booleans(),
+)
+@settings(deadline=None)
+def test_batches_keep_their_budget(lengths, keep_order):
+    samples = ListSource(range(len(lengths)), columns={"tokens": lengths})
+    dataset = BudgetBatchDataset(
+        samples, {"tokens": 60}, list, window=15, keep_order=keep_order
+    )
+    batches = list(dataset)
+    assert sorted(sum(batches, [])) == list(range(len(lengths)))
+    assert all(max(lengths[n] for n in batch) * len(batch) <= 60 for batch in batches)
+    if keep_order:
+        assert sum(batches, []) == list(range(len(lengths)))
+
+
+def test_shares_hold_in_every_window():
+    dataset = packs(window=64)
+    end = first_of(dataset, 3)
+    assert dataset.consumed(end).tolist() == [144, 48]
+
+
+# The same stream everywhere
+
+
+@pytest.mark.parametrize("name", PLANNED)
+def test_the_stream_is_the_same_on_any_ranks_and_workers(name):
+    dataset = PLANNED[name]()
+    expected = dataset.at(range(60))
+    for ranks, workers in ((1, 0), (1, 2), (2, 0), (3, 0), (3, 2)):
+        loaders = loaders_of(dataset, ranks, workers)
+        assert in_turn(loaders, 60 // ranks) == expected, (ranks, workers)
+        for loader in loaders:
+            loader.close()
+
+
+@settings(deadline=None, max_examples=25)
+@given(
+    name=st.sampled_from(sorted(PLANNED)),
+    steps=st.integers(0, 40),
+    ranks=st.sampled_from([1, 2, 3]),
+    others=st.sampled_from([1, 2, 3, 6]),
+)
+def test_a_run_resumes_at_any_step_on_other_ranks(name, steps, ranks, others):
+    dataset = PLANNED[name]()
+    loaders = loaders_of(dataset, ranks)
+    if steps:
+        in_turn(loaders, steps)
+    done = steps * ranks
+    resumed = loaders_of(PLANNED[name](), others, state=saved(loaders[0]))
+    expected = dataset.at(range(done, done + 24))
+    assert in_turn(resumed, 24 // others) == expected
+    again = loaders_of(dataset, 1, state=saved(resumed[0]))
+    assert again[0].state_dict()["cursor"] == resumed[0].state_dict()["cursor"]
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_workers_of_any_kind_resume(method):
+    dataset = packs()
+    [loader] = loaders_of(dataset, 1)
+    take(loader, 30)
+    [other] = loaders_of(dataset, 1, 2, saved(loader), multiprocessing_context=method)
+    assert take(other, 30) == dataset.at(range(30, 60))
+    other.close()
+
+
+# Anchors
+
+
+FAR = 10**7
+
+
+def far_state(dataset, item=3):
+    """A state some items after the start of a window that begins with item `FAR`."""
+    loader = loader_of(dataset)
+    take(loader, 1)
+    cursor = unpacked(saved(loader)["cursor"], "cursor")
+    cursor.pop("places")
+    cursor |= {"position": FAR + item, "anchors": {"": [FAR // 6, FAR]}}
+    return resealed(saved(loader), cursor=json.dumps(cursor))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_far_position_plans_no_earlier_windows(workers, monkeypatch):
+    dataset = packs()
+    state = far_state(dataset)
+    made = plans_made(monkeypatch)
+    loader = loader_of(packs(), workers)
+    loader.load_state_dict(state)
+    items = take(loader, 9)
+    state = saved(loader)
+    loader.set_weights({"a": 1, "b": 1})
+    items += take(loader, 9)
+    state = saved(loader)
+    assert min(made) >= FAR // 6 * 32
+    assert len(made) < 30
+    loader.close()
+    other = loader_of(packs(), workers)
+    other.load_state_dict(state)
+    following = take(other, 5)
+    assert min(made) >= FAR // 6 * 32
+    assert following == take(loader, 5)
+    loader.close()
+    other.close()
+
+
+def test_a_worker_that_is_replaced_plans_no_earlier_windows(tmp_path, monkeypatch):
+    log = tmp_path / "windows"
+
+    def plan(self, samples, original=PackDataset.plan):
+        with log.open("a") as file:
+            file.write(f"{os.getpid()} {samples.positions[0] // 32}\n")
+        return original(self, samples)
+
+    monkeypatch.setattr(PackDataset, "plan", plan)
+    dataset = MapDataset(packs(), with_pid)
+    loader = loader_of(dataset, 1, prefetch_factor=2, multiprocessing_context="fork")
+    first = take(loader, 120)
+    loader.set_weights({"a": 1, "b": 1})
+    first = take(loader, 60)
+    os.kill(first[-1][0], signal.SIGKILL)
+    rest = take(loader, 60)
+    assert rest[-1][0] != first[-1][0]
+    expected = loader.dataset.inputs[0].at(range(180, 240))
+    assert [pack for _, pack in rest] == expected
+    loader.close()
+    planned = [tuple(map(int, line.split())) for line in log.read_text().splitlines()]
+    started, _ = loader.dataset.inputs[0].window_of(170)
+    assert min(window for pid, window in planned if pid == rest[-1][0]) >= started
+
+
+def test_anchors_are_pickled_and_dropped_by_other_parameters(monkeypatch):
+    dataset = packs()
+    end = first_of(dataset, 70)
+    dataset.at([end])
+    copied = pickle.loads(pickle.dumps(dataset))
+    made = plans_made(monkeypatch)
+    assert copied.at([end]) == dataset.at([end])
+    assert made == [70 * 32]
+    other = dataset.replace(capacities=(50,))
+    assert other.window_of(end) == packs(capacity=50).window_of(end) != (70, end)
+
+
+def test_damaged_and_foreign_anchors_are_errors():
+    loader = loader_of(packs())
+    take(loader, 40)
+    state = saved(loader)
+    cursor = unpacked(state["cursor"], "cursor")
+    [window, items] = cursor["anchors"][""]
+    bad_anchors = [
+        None,
+        [],
+        {},
+        {"0": [window, items]},
+        {"": [window]},
+        {"": [window, items, 1]},
+        {"": [window, True]},
+        {"": [window, -1]},
+        {"": [window, float(items)]},
+        {"": "3"},
+        {"": [window + 1, items]},
+        {"": [window - 1, items]},
+        {"": [window, items + 30]},
+        {"": [window, items - 30]},
+        {"": [2**61, items]},
+    ]
+    for anchors in bad_anchors:
+        bad = resealed(state, cursor=json.dumps(cursor | {"anchors": anchors}))
+        fresh = loader_of(packs())
+        with pytest.raises(StateError):
+            fresh.load_state_dict(bad)
+        assert take(fresh, 3) == packs().at(range(3))
+    cursor.pop("anchors")
+    with pytest.raises(StateError, match="no 'anchors'"):
+        loader_of(packs()).load_state_dict(resealed(state, cursor=json.dumps(cursor)))
+    with pytest.raises(StateMismatchError, match="capacities"):
+        loader_of(packs(capacity=90)).load_state_dict(state)
+
+
+def test_a_dataset_is_not_changed_by_a_state_that_is_loaded():
+    dataset = packs()
+    state = far_state(packs())
+    loader = loader_of(dataset)
+    loader.load_state_dict(state)
+    take(loader, 2)
+    assert dataset.at(range(20)) == packs().at(range(20))
+    assert loader_of(dataset).state_dict() == loader_of(packs()).state_dict()
+
+
+# Weights that change
+
+
+@pytest.mark.parametrize("name", PLANNED)
+@pytest.mark.parametrize("later", [False, True])
+def test_weights_change_with_the_next_window(name, later, caplog):
+    caplog.set_level(logging.INFO, "energize")
+    dataset = PLANNED[name]()
+    whole = []
+    for ranks in (1, 2, 3):
+        loaders = loaders_of(PLANNED[name](), ranks)
+        items = in_turn(loaders, 6 // ranks)
+        change = {"at_step": 24 // ranks} if later else {}
+        if not later:
+            items += in_turn(loaders, 18 // ranks)
+        steps = {loader.set_weights({"a": 1, "b": 9}, **change) for loader in loaders}
+        state = saved(loaders[0])
+        done = len(items)
+        items += in_turn(loaders, (90 - done) // ranks)
+        whole.append(items)
+        resumed = loaders_of(PLANNED[name](), 1, state=state)
+        assert take(resumed[0], 90 - done) == items[done:]
+        [step] = steps
+        changed = loaders[0].dataset
+        expected = changing_item(dataset, changed)
+        assert step == expected // ranks
+        assert f"change from step {step} on" in caplog.text
+    assert whole[0] == whole[1] == whole[2]
+    assert whole[0][:24] == dataset.at(range(24))
+    members = Counter(name for name, _ in samples_of(whole[0][expected:]))
+    assert members["a"] / members.total() == pytest.approx(0.1, abs=0.04)
+
+
+def changing_item(before, after):
+    """The first item that a change of weights may have changed, by its samples."""
+    window = next(
+        window
+        for window in range(60)
+        if samples_in(before, window) != samples_in(after, window)
+    )
+    count = first_of(before, window)
+    if isinstance(before, LevelDataset):
+        return count // 4 * 4
+    return count // 2 if isinstance(before, BatchDataset) else count
+
+
+def samples_in(dataset, window):
+    child = planned_in(dataset).inputs[0]
+    return child.at(np.arange(window * 32, (window + 1) * 32))
+
+
+# Other nodes above and below
+
+
+def test_a_stage_that_ends_inside_a_window_leaves_its_samples_out():
+    stages = [
+        Stage("one", 0, 20, dataset=packs(mix(3, 1))),
+        Stage("two", 20, 60, dataset=packs(mix(1, 1))),
+    ]
+    dataset = StagedDataset(StagePlan(stages))
+    window, before = packs().window_of(20)
+    assert before < 20  # the stage ends inside a window
+    items = dataset.at(range(60))
+    assert items[:20] == packs().at(range(20))
+    started = (window + 1) * 32
+    for name, share in (("a", 3), ("b", 1)):
+        first = started * share // 4
+        inner = mix().inputs["ab".index(name)]
+        expected = Counter(inner.at(range(first, first + 16)))
+        members = [item for item in samples_of(items[20:]) if item[0] == name]
+        assert not expected - Counter(members)
+    taken = Counter(name for name, _ in samples_of(items))
+    assert dataset.consumed(60).tolist() == [taken["a"], taken["b"]]
+    for ranks in (1, 2):
+        loaders = loaders_of(dataset, ranks)
+        assert in_turn(loaders, 24 // ranks) == items[:24]
+        [resumed] = loaders_of(dataset, 1, state=saved(loaders[0]))
+        assert take(resumed, 36) == items[24:]
+
+
+def test_limits_and_loops_cut_anywhere():
+    dataset = packs()
+    limited = LimitDataset(dataset, 11)
+    assert list(limited) == dataset.at(range(11))
+    assert take(loader_of(limited), 22) == dataset.at(range(11)) * 2
+    loops = loader_of(EpochizeDataset(dataset, 5))
+    assert [*loops, *loops, *loops] == dataset.at(range(15))
+
+
+def test_epochs_of_a_finite_dataset_have_the_same_number_of_packs(caplog, monkeypatch):
+    monkeypatch.setattr("energize.core.ignored._logged", set())
+    caplog.set_level(logging.INFO, "energize")
+    for samples in (source("a", 70), ShuffleDataset(source("a", 70))):
+        dataset = packs(samples)
+        epochs = [list(loader) for loader in [loader_of(dataset)] for _ in range(3)]
+        assert len({len(epoch) for epoch in epochs}) == 1
+        for epoch in epochs:
+            assert sorted(samples_of(epoch)) == sorted(samples)
+        for n in (0, 1, dataset.size, 2 * dataset.size + 3):
+            counted = len(dataset.refs(np.arange(n)))
+            assert dataset.consumed(n).tolist() == [counted]
+        loader = loader_of(dataset, rank=1, ranks=3)
+        steps = len(list(loader))
+        assert steps == len(list(loader_of(dataset, 2, rank=0, ranks=3)))
+    assert "every epoch has the groups of the first one" in caplog.text
+
+
+def test_passes_over_a_repeated_dataset_are_planned_one_after_another():
+    dataset = packs(RepeatDataset(ShuffleDataset(source("a", 70))))
+    end = first_of(dataset, 70)  # windows of 32: 32 passes
+    assert set(Counter(samples_of(dataset.at(range(end)))).values()) == {32}
+
+
+def test_packs_are_mixed_like_samples():
+    parts = {"packs": packs(), "budgets": budgets(window=20)}
+    blend = BlendDataset(parts, weights={"packs": 2, "budgets": 1})
+    for ranks in (1, 2):
+        loaders = loaders_of(blend, ranks)
+        assert in_turn(loaders, 30 // ranks) == blend.at(range(30))
+        [resumed] = loaders_of(blend, 1, 2, saved(loaders[0]))
+        assert take(resumed, 30) == blend.at(range(30, 60))
+        resumed.close()
+
+
+# An edited mix
+
+
+@pytest.mark.parametrize("steps", [1, 5, 17, 40])
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_an_edited_mix_continues_with_a_new_window(steps, wrapped):
+    def dataset(parts):
+        inputs = {name: ShuffleDataset(source(name, 3000)) for name in parts}
+        inner = packs(
+            BlendDataset(inputs, weights=parts), capacity=100 + 20 * len(parts)
+        )
+        return BatchDataset(inner, 2, list) if wrapped else inner
+
+    loader = loader_of(dataset({"a": 3, "b": 1}))
+    read = take(loader, steps)
+    window, before = planned_in(loader.dataset).window_of(steps * (1 + wrapped))
+    started = 32 * (window + (before < steps * (1 + wrapped)))
+    edited = dataset({"a": 1, "b": 1, "c": 2})
+    other = loader_of(edited)
+    other.load_state_dict(saved(loader), on_mismatch="remap")
+    [two] = loaders_of(dataset({"a": 1, "b": 1, "c": 2}), 1, 2)
+    two.load_state_dict(saved(loader), on_mismatch="remap")
+    following = take(other, 30)
+    assert following == take(two, 30)
+    two.close()
+    counts = Counter(name for name, _ in samples_of(following))
+    assert counts["c"] / counts.total() == pytest.approx(0.5, abs=0.05)
+    for name, share in (("a", 0.75), ("b", 0.25), ("c", 0)):
+        first = round(started * share)
+        expected = ShuffleDataset(source(name, 3000)).at(range(first, first + 8))
+        assert set(expected) <= set(samples_of(following))
+    assert not {*samples_of(read)} & {*samples_of(following)}
+    resumed = loader_of(edited)
+    resumed.load_state_dict(saved(other), on_mismatch="remap")
+    assert take(resumed, 8) == take(other, 8)
+    assert edited.at(range(9)) == dataset({"a": 1, "b": 1, "c": 2}).at(range(9))
