@@ -279,7 +279,7 @@ def check_state(node: Any, state: dict[str, Any]) -> None:
 # Anchors.
 
 Anchored = tuple[dict[str, list[int]], int]
-"""What `anchors_at` returns, and the item that it is about."""
+"""Facts by the way to each node, see `anchors_at`, and the item."""
 
 
 def anchors_at(node: Any, n: int) -> dict[str, list[int]]:

@@ -82,7 +82,7 @@ _ANCHORS = 64
 _MOST_WINDOWS = 2**62
 
 _FIRST = ((0, 0),)
-"""What is known from the start: no items are before window 0."""
+"""The anchors of a start: no items are before window 0."""
 
 _OFF = 0.01
 """Difference between planned and real lengths that is reported."""

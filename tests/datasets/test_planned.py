@@ -8,37 +8,28 @@ import os
 import pickle
 import signal
 from collections import Counter
+from itertools import chain
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.utils.data import DataLoader
 
 from energize import (
     BatchDataset,
     BlendDataset,
-    ConfigError,
-    DataError,
     EpochizeDataset,
-    FilterDataset,
     LimitDataset,
     ListSource,
     MapDataset,
-    NotIndexedError,
     RepeatDataset,
     ShuffleDataset,
-    SkipSample,
     StateError,
     StateMismatchError,
-    get_loader,
 )
-from energize.core import tree
 from energize.core.config import unpacked
 from energize.datasets.planned import BudgetBatchDataset, PackDataset, PlannedDataset
-from energize.errors import ColumnError, EmptyDatasetError
 from energize.experimental import LevelDataset, Stage, StagedDataset, StagePlan
-from energize.integrations.torch_data import as_torch_dataset
 from tests.support.loading import loader_of, take, with_pid
 from tests.support.states import resealed
 
@@ -163,7 +154,7 @@ def test_packs_keep_capacities_and_have_every_sample_once(
     columns = {part.name: part.column for part in parts}
     for epoch in (0, 1, 5):
         items = dataset.at(np.arange(dataset.size) + epoch * dataset.size)
-        assert sorted(sum(items, [])) == sorted(samples)
+        assert sorted(chain.from_iterable(items)) == sorted(samples)
         for pack in items:
             for length, capacity in zip(lengths, capacities, strict=True):
                 values = [int(columns[name](length).values[n]) for name, n in pack]
@@ -215,10 +206,10 @@ def test_batches_keep_their_budget(lengths, keep_order):
         samples, {"tokens": 60}, list, window=15, keep_order=keep_order
     )
     batches = list(dataset)
-    assert sorted(sum(batches, [])) == list(range(len(lengths)))
+    assert sorted(chain.from_iterable(batches)) == list(range(len(lengths)))
     assert all(max(lengths[n] for n in batch) * len(batch) <= 60 for batch in batches)
     if keep_order:
-        assert sum(batches, []) == list(range(len(lengths)))
+        assert list(chain.from_iterable(batches)) == list(range(len(lengths)))
 
 
 def test_shares_hold_in_every_window():

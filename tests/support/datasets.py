@@ -31,8 +31,10 @@ from energize import (
 )
 from energize.compat.multiplexing import EpochEnd, MultiplexedDataset
 from energize.data.selection import PropertySource, Selection
+from energize.datasets.planned import BudgetBatchDataset, PackDataset
 from energize.experimental import AlignDataset, LevelDataset
 from energize.order import make_scheme
+from tests.golden import mixes
 from tests.golden.mixes import KINDS, MIXES, boxed, heavy, is_even, noisy, skipping
 
 skip_thirds = skipping
@@ -142,6 +144,25 @@ INDEXED: dict[str, Dataset] = {
         labelled(23), Selection("kind", other_than=("low",))
     ),
 }
+
+# fmt: off
+PLANNED: dict[str, Dataset] = {
+    "planned packs, endless": mixes.planned(MapDataset(RepeatDataset(mixes.mixed(23)), skipping), window=9),
+    "planned packs of a blend": mixes.planned(mixes.blend(3, 1, 1)),
+    "planned packs by words": mixes.planned(RepeatDataset(mixes.mixed(29)), homogeneous="kind"),
+    "planned packs by source": mixes.planned(mixes.blend(3, 1, 1), homogeneous="source"),
+    "planned packs of two lengths": PackDataset(mixes.blend(1, 2), ("cost", lambda place: place % 4), (130, 6), list, window=12, too_long="cut"),
+    "planned packs, changed": mixes.planned(mixes.blend(3, 1).with_weights_from(32, [1, 3])),
+    "planned packs in stages": mixes.staged(mixes.Stage("one", 0, 9, dataset=mixes.planned(mixes.two_to(1, 1))), mixes.Stage("two", 9, 30, dataset=mixes.planned(mixes.two_to(1, 3))), total=30),
+    "blend of planned packs": BlendDataset((mixes.planned(RepeatDataset(mixes.mixed(23))), 1), (mixes.planned(mixes.blend(1, 2)), 2)),
+    "batches of planned packs": BatchDataset(mixes.planned(mixes.blend(2, 1)), 3, list),
+    "budget": BudgetBatchDataset(mixes.blend(2, 1), {"cost": 1400}, list, window=20),
+    "budget of planned packs": BudgetBatchDataset(mixes.planned(mixes.blend(2, 1), too_long="cut", capacity=40), {"cost": 3000}, list, window=8),
+}
+# fmt: on
+"""Plans of mixes without end. Their far positions are found by planning all before."""
+
+INDEXED |= PLANNED
 
 STREAMING: dict[str, Dataset] = {
     "by property of filter": by_property(
