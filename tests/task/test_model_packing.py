@@ -12,7 +12,13 @@ from torch.nn.functional import cross_entropy, pad
 pytest.importorskip("transformers")
 import transformers
 
-from energize import ListSource, ProcessorTaskEncoder, TextSample
+from energize import (
+    ListSource,
+    ProcessorTaskEncoder,
+    TextSample,
+    get_loader,
+    get_train_dataset,
+)
 from energize.encoders import ModelPacking
 from energize.errors import ConfigError, DataError
 from energize.task.model_packing import block_mask, grid_positions
@@ -20,7 +26,7 @@ from energize.task.planning import PackPlan
 from tests.support.flash import use_flash
 from tests.support.models import MODELS, TEXT
 from tests.support.processors import qwen, tokenizer
-from tests.task.test_ready import talk
+from tests.task.test_ready import chats, talk
 
 pytestmark = pytest.mark.jobs
 
@@ -307,3 +313,21 @@ def test_packing_for_an_unknown_model_is_logged_once(caplog):
     for _ in range(2):
         encoder.batch([sample])
     assert caplog.text.count("packing=ModelPacking(model)") == 1
+
+
+def test_masks_come_from_workers_and_move_with_their_batch(tmp_path):
+    processor, model = weighed("gemma3")
+    encoder = ProcessorTaskEncoder(
+        processor, packing=ModelPacking(model), max_length=64
+    )
+    dataset = get_train_dataset(chats(tmp_path, 8), batch_size=3, task_encoder=encoder)
+    losses = []
+    for workers in (0, 2):
+        with get_loader(dataset, num_workers=workers) as loader:
+            batch = next(iter(loader)).to("cpu")
+            assert batch.attention_mask.keys() == {
+                "full_attention",
+                "sliding_attention",
+            }
+            losses.append(model(**batch).loss)
+    torch.testing.assert_close(*losses)
