@@ -17,11 +17,13 @@ from energize import (
     WorkerConfig,
     get_loader,
 )
+from energize.core import tree
 from energize.datasets.align import AlignDataset
 from energize.datasets.planned import BudgetBatchDataset, PackDataset
 from energize.errors import ColumnError
 from energize.report import Ledger, measure_efficiency
 from energize.report.efficiency import EfficiencyMeter
+from tests.golden.mixes import MIXES
 
 
 def source(count, name, seed):
@@ -303,6 +305,39 @@ def test_an_epoch_without_an_end_is_estimated():
     samples = sum(map(len, batches)) / 500
     assert per_epoch.mean == pytest.approx(130 / samples / 2, rel=0.1)
     assert "about" in per_epoch.text(per_epoch.mean)
+
+
+def constant(missing=1):
+    return missing
+
+
+def has_whole_steps(dataset):
+    """Return whether an indexed dataset has 4 steps of 3 ranks, and no fillers."""
+    return dataset.indexed and dataset.size >= 12 and not tree.has_padding(dataset)
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in MIXES if has_whole_steps(MIXES[name]())]
+)
+def test_ranks_cost_the_samples_of_their_items_in_any_tree(name):
+    dataset = MIXES[name]()
+    start = 0 if tree.never_ends(dataset) else dataset.size
+    used = measure_efficiency(dataset, start, start + 12, ranks=3, costs=[constant])
+    items = dataset.refs(np.arange(start, start + 12)).item
+    costs = np.bincount(items, minlength=12).reshape(4, 3)
+    ratios = costs.max(axis=1) / costs.mean(axis=1)
+    ratio = used["rank_cost_constant"]
+    assert (ratio.mean, ratio.worst) == pytest.approx((ratios.mean(), max(ratios)))
+
+
+def test_a_live_change_of_weights_is_measured():
+    parts = {name: RepeatDataset(source(400, name, 6)) for name in "ab"}
+    blend = BlendDataset(parts, weights={"a": 3, "b": 1})
+    loader = get_loader(packs(blend))
+    items = list(islice(loader, 40))
+    loader.set_weights({"a": 1, "b": 5})
+    items += islice(loader, 60)
+    agree(loader.report().efficiency, measured([[[item]] for item in items], "packs"))
 
 
 def test_samples_that_are_too_long_are_counted():
