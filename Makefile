@@ -80,7 +80,7 @@ python: .venv-$(VERSION)/.ready
 
 .venv-$(VERSION)/.ready: pyproject.toml constraints/tested.txt
 	test -x .venv-$(VERSION)/bin/python || python$(VERSION) -m venv .venv-$(VERSION)
-	.venv-$(VERSION)/bin/python -m pip install --no-compile -c constraints/tested.txt -e ".[demo,energon,hf,test]"
+	.venv-$(VERSION)/bin/python -m pip install --no-compile -c constraints/tested.txt -e ".[clients,demo,energon,hf,test,dev]"
 	touch $@
 
 .PHONY: docs

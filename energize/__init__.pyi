@@ -88,7 +88,6 @@ from .errors import (
 )
 from .inference.converting import convert
 from .inference.engine import infer
-from .inference.measuring import measure_columns
 from .inference.spec import DataSpec
 from .loader import Loader, get_loader
 from .loader.agreement import shared_reading
@@ -200,7 +199,6 @@ __all__ = [
     "homogeneous_concat_mix",
     "infer",
     "is_padding",
-    "measure_columns",
     "padding_rows",
     "prepare",
     "restore_sample",

@@ -14,6 +14,7 @@ from energize.datasets.align import AlignDataset
 from energize.datasets.level import LevelBufferDataset, LevelDataset
 from energize.datasets.stage_plan import Stage, StagePlan
 from energize.datasets.stages import StagedDataset
+from energize.inference.measuring import measure_columns
 from energize.loader.following import Follower, WeightsFile
 from energize.loader.remap import RemapReport
 
@@ -30,5 +31,6 @@ __all__ = [
     "WeightsFile",
     "build_stage",
     "get_staged_train_dataset",
+    "measure_columns",
     "read_stages",
 ]

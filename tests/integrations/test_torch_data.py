@@ -13,7 +13,6 @@ from types import SimpleNamespace
 
 import pytest
 from torch.utils.data import DataLoader, _utils
-from torchdata.stateful_dataloader import StatefulDataLoader
 
 import energize as ez
 from energize.errors import ConfigError, LoaderError, StateError
@@ -21,6 +20,10 @@ from energize.integrations import torch_data
 from energize.integrations.torch_data import as_torch_dataset
 from tests.support.datasets import INDEXED, is_even, numbers, shuffled
 from tests.support.loading import loader_of, prints, with_pid
+
+StatefulDataLoader = pytest.importorskip(
+    "torchdata.stateful_dataloader"
+).StatefulDataLoader
 
 pytestmark = [
     pytest.mark.filterwarnings(

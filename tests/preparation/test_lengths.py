@@ -27,7 +27,6 @@ from energize import (
     convert,
     get_train_dataset,
     get_val_dataset,
-    measure_columns,
     prepare,
     write_shards,
 )
@@ -39,6 +38,7 @@ from energize.errors import (
     DatasetNotFoundError,
     PrepareError,
 )
+from energize.experimental import measure_columns
 from energize.packing import ImageTokenRule, image_tokens
 from energize.preparation import prepare_columns
 from energize.preparation.index import prepare_jsonl

@@ -169,6 +169,8 @@ def test_every_message_is_listed_and_plain(message_list):
 
 def test_spelling():
     program = Path(sys.executable).with_name("codespell")
+    if not program.exists():
+        pytest.skip("codespell is not installed, see the extra dev")
     done = subprocess.run(
         [program], cwd=ROOT, capture_output=True, text=True, check=False
     )
