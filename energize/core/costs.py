@@ -106,7 +106,12 @@ class ColumnCost:
         )
 
     def of_samples(
-        self, source: SourceNode[Any], index: Int64Array, *, allow_zero: bool = False
+        self,
+        source: SourceNode[Any],
+        index: Int64Array,
+        *,
+        allow_zero: bool = False,
+        called: str = "cost",
     ) -> FloatArray:
         """Return the costs of samples of a source: float64 of the shape of `index`.
 
@@ -114,6 +119,7 @@ class ColumnCost:
             source: The source.
             index: The samples.
             allow_zero: Whether a cost may be 0, as one of several.
+            called: The name of the costs in messages.
 
         Raises:
             ColumnError: If a cost is not finite and above 0.
@@ -130,8 +136,8 @@ class ColumnCost:
             )  # of no column that this source has
         if costs.shape != index.shape:
             raise ColumnError(
-                f"{source.name}: the cost of {len(index)} samples must be an array of "
-                f"{len(index)} numbers, but {self.cost!r} returned one of shape "
+                f"{source.name}: the {called} of {len(index)} samples must be an array "
+                f"of {len(index)} numbers, but {self.cost!r} returned one of shape "
                 f"{costs.shape}"
             )
         valid = costs >= 0 if allow_zero else costs > 0
@@ -140,7 +146,7 @@ class ColumnCost:
             at = int(wrong[0])
             least = "number >= 0" if allow_zero else "number > 0"
             raise ColumnError(
-                f"{source.where(int(index[at]))}: its cost must be a {least}, got "
+                f"{source.where(int(index[at]))}: its {called} must be a {least}, got "
                 f"{costs[at]:g} by "
                 f"{self.cost if isinstance(self.cost, str) else self.columns!r}. "
                 "Measure the column again, or pass a function that adds a constant, "

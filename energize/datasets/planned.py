@@ -28,6 +28,7 @@ from energize.core.checks import (
     checked_flag,
     checked_function,
     checked_whole,
+    whole_number,
 )
 from energize.core.costs import ColumnCost, Cost, measure_item
 from energize.core.dataset import Dataset, IndexedDataset
@@ -46,13 +47,13 @@ from energize.core.node import (
     SourceNode,
     Span,
 )
-from energize.core.padding import Padded
 from energize.core.rng import derive, hash_positions
 from energize.core.trace import Request, location_of
 from energize.errors import (
     ColumnError,
     ConfigError,
     EmptyDatasetError,
+    EncoderError,
     NotIndexedError,
     SkipSample,
     StateError,
@@ -305,7 +306,10 @@ class PlannedDataset(IndexedDataset[T_co]):
             source = child.sources[number]
             for column, length in enumerate(self.lengths):
                 values[rows, column] = length.of_samples(
-                    source, refs.index[rows], allow_zero=column > 0
+                    source,
+                    refs.index[rows],
+                    allow_zero=column > 0,
+                    called="length",
                 )
         wrong = np.argwhere(values != np.rint(values))
         for row, column in wrong[:1].tolist():
@@ -313,7 +317,7 @@ class PlannedDataset(IndexedDataset[T_co]):
             raise ColumnError(
                 f"{source.where(int(refs.index[row]))}: its length must be a whole "
                 f"number, got {values[row, column]:g} by "
-                f"{', '.join(self.lengths[column].columns)}"
+                f"{', '.join(self.lengths[column].columns)}. Measure the column again"
             )
         lengths = np.zeros((len(positions), len(self.lengths)), dtype=np.int64)
         np.add.at(lengths, refs.item, values.astype(np.int64))
@@ -679,43 +683,50 @@ class PackDataset(PlannedDataset[T_co]):
         window, plan, group, epoch = self.group_at(position)
         if group or not len(plan.dropped):
             return
-        child = self.inputs[0]
         for row in plan.dropped.tolist():
             at = row + window * self.window + self.shift_of(epoch)
             reason = SkipSample(f"longer than the capacity of {self.capacities[0]}")
-            failed = Failed(reason, location_of(child, at))
-            request.reading.leave_out(failed, child, [Origin(0, at)])
+            self._leave_out(reason, at, request)
 
     def _that_fit(
-        self, position: int, members: list[Any] | Padded, request: Request
-    ) -> list[Any] | Padded:
+        self, position: int, members: list[Any], request: Request
+    ) -> list[Any]:
         """Return the samples of a pack that fit, one after another."""
-        if isinstance(members, Padded):
-            return members
         window, plan, group, epoch = self.group_at(position)
-        rows = plan.members(group)
-        starts = rows + window * self.window + self.shift_of(epoch)
-        real = [
-            [
-                int(measure_item(member, measure, f"sample {row}", "PackDataset"))
-                for measure in self.measure or ()
-            ]
-            for row, member in enumerate(members)
-        ]
-        planned = self.samples_at(rows + window * self.window).lengths
-        self._warn_of_lengths(np.array(real), np.minimum(planned, self.capacities))
-        kept = []
+        rows = plan.members(group) + window * self.window
+        planned = np.minimum(self.samples_at(rows).lengths, self.capacities)
+        real = np.array([self._measured(member) for member in members])
+        self._warn_of_lengths(real, planned)
+        fitting = []
         room = np.array(self.capacities)
-        for member, needs, at in zip(members, real, starts.tolist(), strict=True):
-            left = room - np.array(needs)
-            if (left < 0).any():
+        for member, lengths, row in zip(members, real, rows.tolist(), strict=True):
+            if (lengths > room).any():
                 reason = SkipSample("encoded longer than its column, the pack is full")
-                failed = Failed(reason, location_of(self.inputs[0], at))
-                request.reading.leave_out(failed, self.inputs[0], [Origin(0, at)])
+                self._leave_out(reason, row + self.shift_of(epoch), request)
             else:
-                kept.append(member)
-                room = left
-        return kept
+                fitting.append(member)
+                room = room - lengths
+        return fitting
+
+    def _measured(self, member: Any) -> list[int]:
+        """Return the lengths of an encoded sample."""
+        lengths = []
+        for measure in self.measure or ():
+            value = measure_item(member, measure, "an encoded sample", "PackDataset")
+            length = whole_number(value, 0)
+            if length is None:
+                raise EncoderError(
+                    f"PackDataset: measure={measure!r} must give a whole number >= 0, "
+                    f"got {value!r:.80}. Return the length of an encoded sample"
+                )
+            lengths.append(length)
+        return lengths
+
+    def _leave_out(self, reason: SkipSample, at: int, request: Request) -> None:
+        """Count the sample at a position of the input as left out, once."""
+        if not request.reading.attempt:
+            failed = Failed(reason, location_of(self.inputs[0], at))
+            request.reading.leave_out(failed, self.inputs[0], [Origin(0, at)])
 
     def _warn_of_lengths(self, real: Int64Array, planned: Int64Array) -> None:
         """Warn once if the lengths of a column differ from those of encoded samples."""
@@ -726,8 +737,8 @@ class PackDataset(PlannedDataset[T_co]):
                 log_once(
                     "PackDataset",
                     ",".join(length.columns),
-                    f"the samples of a pack have {int(real[:, column].sum())} by "
-                    f"{self.measure}, but {total} by the column "
+                    f"the samples of a pack have {int(real[:, column].sum())} as "
+                    f"measured, but {total} by the column "
                     f"{', '.join(length.columns)} (logged once). Measure the column "
                     "again with `energize prepare --column`",
                     logging.WARNING,

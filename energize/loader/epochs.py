@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 from energize.core import tree
 from energize.core.dataset import Dataset
+from energize.core.ignored import log_once
 from energize.core.lanes import Ranks
 from energize.core.node import INFINITE
 from energize.core.stream import (
     EpochPlan,
     epoch_end,
 )
+from energize.datasets.planned import PlannedDataset
 from energize.errors import ConfigError, EmptyDatasetError, StateError
 
 
@@ -128,7 +131,26 @@ def global_items(
             f"a global batch of {whole} samples is not a multiple of the micro batch "
             f"size {micro}. Change one of the two"
         )
+    _check_window(node, items)
     return items
+
+
+def _check_window(node: Any, items: int) -> None:
+    """Warn once of planned packs with windows smaller than a global batch."""
+    while not isinstance(node, PlannedDataset):
+        if len(node.inputs) != 1 or node.traits.members is None:
+            return
+        items *= node.traits.members
+        node = node.inputs[0]
+    if node.indexed and node.window_end(0, 0) < items:
+        log_once(
+            type(node).__name__,
+            "window",
+            f"window={node.window} samples make {node.window_end(0, 0)} items, less "
+            f"than the {items} of a global batch, so packs are less full and batches "
+            "less alike than they could be. Set a larger window",
+            logging.WARNING,
+        )
 
 
 def _micro_batch_size(node: Dataset[Any]) -> int | None:

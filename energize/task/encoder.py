@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar, cast
 from energize.core.costs import ItemCost, LevelCost
 from energize.core.dataset import Dataset
 from energize.core.description import function_name, generates
-from energize.core.ignored import accepted
+from energize.core.ignored import accepted, log_once
 from energize.core.lanes import WorkerConfig
 from energize.core.loss_weights import WEIGHT, WEIGHTS
 from energize.core.records import build, fields_of, is_record, is_record_type
@@ -347,6 +347,12 @@ class TaskEncoder(Generic[T_sample, T_encoded_sample, T_raw_batch, T_batch]):
             )
         select, pack = (Hook(self, name) for name in _PACKING)
         if isinstance(packing, PackPlan):
+            if overrides(self, _PACKING[0]) and not isinstance(self, PackingEncoder):
+                log_once(
+                    type(self).__name__,
+                    _PACKING[0],
+                    f"{_PACKING[0]} is not called, because packs are planned",
+                )
             if post is not None:
                 samples = MapDataset(samples, post)
             return packing.packs(samples, pack)
@@ -697,6 +703,24 @@ def _check_decoder_is_free(
         )
 
 
+def _log_plannable(samples: Dataset[Any], packer: Packer) -> None:
+    """Log once if packs of a stream could be planned from columns."""
+    lengths = packer.length if isinstance(packer.length, tuple) else (packer.length,)
+    names = [name for name in lengths if isinstance(name, str)]
+    if len(names) == len(lengths) and all(
+        name in source.column_names and not source.column(name).is_text
+        for source in samples.sources
+        for name in names
+    ):
+        log_once(
+            "packing",
+            "columns",
+            f"all sources have the columns {', '.join(names)}. With "
+            "packing: {window: 16384} packs are planned from them, have positions and "
+            "need no buffer",
+        )
+
+
 class PackingEncoder(AugmentTaskEncoder[Any, Any, Any, Any]):
     """An encoder that packs samples by a packer instead of its own hooks.
 
@@ -729,6 +753,13 @@ class PackingEncoder(AugmentTaskEncoder[Any, Any, Any, Any]):
         self.packer = packer
         self.fields = fields
         self.flatten = flatten
+
+    def _packed(
+        self, samples: Dataset[Any], packing: int | PackPlan, active: frozenset[str]
+    ) -> Dataset[Any]:
+        if self.packer is not None and not isinstance(packing, PackPlan):
+            _log_plannable(samples, self.packer)
+        return super()._packed(samples, packing, active)
 
     def select_samples_to_pack(self, samples: list[Any]) -> list[list[Any]]:
         """Return the samples of each pack, as the packer selects them."""

@@ -14,22 +14,33 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.utils.data import DataLoader
 
 from energize import (
     BatchDataset,
     BlendDataset,
+    ConfigError,
+    DataError,
+    DefaultTaskEncoder,
+    EncoderError,
     EpochizeDataset,
+    FilterDataset,
     LimitDataset,
     ListSource,
     MapDataset,
+    NotIndexedError,
     RepeatDataset,
     ShuffleDataset,
+    SkipSample,
     StateError,
     StateMismatchError,
+    get_train_dataset,
 )
 from energize.core.config import unpacked
 from energize.datasets.planned import BudgetBatchDataset, PackDataset, PlannedDataset
+from energize.errors import ColumnError, EmptyDatasetError
 from energize.experimental import LevelDataset, Stage, StagedDataset, StagePlan
+from energize.integrations.torch_data import as_torch_dataset
 from tests.support.loading import loader_of, take, with_pid
 from tests.support.states import resealed
 
@@ -545,3 +556,310 @@ def test_an_edited_mix_continues_with_a_new_window(steps, wrapped):
     resumed.load_state_dict(saved(other), on_mismatch="remap")
     assert take(resumed, 8) == take(other, 8)
     assert edited.at(range(9)) == dataset({"a": 1, "b": 1, "c": 2}).at(range(9))
+
+
+# Samples that fail, are skipped, or are longer than planned
+
+
+def skipping(sample):
+    if sample[1] % 7 == 0:
+        raise SkipSample
+    if sample[1] % 11 == 0:
+        raise DataError(f"{sample} is damaged")
+    return sample
+
+
+def test_failed_and_skipped_samples_are_substituted_in_packs():
+    dataset = packs(MapDataset(mix(), skipping))
+    whole = []
+    for ranks in (1, 2):
+        loaders = loaders_of(dataset, ranks, on_error="skip")
+        whole.append(in_turn(loaders, 24 // ranks))
+    assert whole[0] == whole[1]
+    assert [len(pack) for pack in whole[0]] == [len(p) for p in packs().at(range(24))]
+    assert all(n % 7 and n % 11 for _, n in samples_of(whole[0]))
+
+
+def test_dropped_samples_count_at_the_end_of_their_window():
+    dataset = packs(capacity=30, too_long="drop")
+    end = first_of(dataset, 2)
+    samples = mix().at(range(64))
+    long = [sample for sample in samples if tokens_of(sample) > 30]
+    assert long
+    delivered = list(samples_of(dataset.at(range(end))))
+    assert Counter(delivered) == Counter(samples) - Counter(long)
+    assert dataset.consumed(end).sum() == 64
+    loader = loader_of(LimitDataset(dataset, end))
+    take(loader, end)
+    [total] = [row.counts for row in loader.report().rows if not row.path]
+    assert total.samples == len(delivered)
+    assert total.skipped == len(long)
+
+
+def tokens_of(sample):
+    name, number = sample
+    data = {"a": source("a", 150), "b": source("b", 70, seed=1)}[name]
+    return int(data.column("tokens").values[number])
+
+
+def test_a_longer_sample_is_an_error_that_counts_them_by_source():
+    dataset = packs(capacity=30)
+    counts = [
+        sum(source(*part).column("tokens").values > 30)
+        for part in (("a", 150), ("b", 70, 40, 1))
+    ]
+    text = rf"longer samples by source: a: {counts[0]} of 150, b: {counts[1]} of 70"
+    with pytest.raises(ColumnError, match=text):
+        dataset.at([0])
+
+
+@pytest.mark.parametrize("factor", [0.5, 2])
+def test_lengths_that_differ_from_their_column_are_warned_of(
+    factor, caplog, monkeypatch
+):
+    monkeypatch.setattr("energize.core.ignored._logged", set())
+
+    def measured(sample):
+        return round(tokens_of(sample) * factor)
+
+    loader = loader_of(LimitDataset(packs(measure=measured), 12))
+    items = take(loader, 12)
+    assert all(sum(map(measured, pack)) <= 100 for pack in items)
+    left_out = len(list(samples_of(packs().at(range(12))))) - len(
+        list(samples_of(items))
+    )
+    assert bool(left_out) == (factor > 1)
+    [total] = [row.counts for row in loader.report().rows if not row.path]
+    assert total.skipped == left_out
+    [warning] = [line for line in caplog.messages if "by the column tokens" in line]
+    assert "energize prepare --column" in warning
+
+
+def test_an_evaluation_marks_the_rows_of_skipped_samples():
+    samples = source("a", 150)
+    dataset = packs(MapDataset(samples, skipping)).with_role("eval")
+    loader = loader_of(dataset, on_error="skip")
+    real = [
+        sample
+        for pack in loader
+        for row, sample in enumerate(pack)
+        if not loader.padding and row not in loader.padding_rows
+    ]
+    assert sorted(real) == sorted(s for s in samples if s[1] % 7 and s[1] % 11)
+
+
+# Bad input
+
+
+def column(values, **others):
+    return ListSource(
+        list(range(len(values))), name="texts", columns={"tokens": values, **others}
+    )
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ([3, 0], "texts, sample 1: its length must be a number > 0, got 0"),
+        ([3, -2], "its length must be a number > 0, got -2"),
+        ([3, 1.5], "its length must be a whole number, got 1.5"),
+        ([3, float("nan")], "its length must be a number > 0, got nan"),
+        (["a", "b"], "has words such as 'a'"),
+        ([3, 50], "its length is 50"),
+    ],
+)
+def test_lengths_of_a_column(values, message):
+    for dataset in (
+        lambda: PackDataset(column(values), "tokens", 40, list),
+        lambda: BudgetBatchDataset(column(values), {"tokens": 40}, list),
+    ):
+        with pytest.raises(ColumnError, match=message):
+            dataset().at([0])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"length": "tokns"}, "no column 'tokns'; did you mean 'tokens'"),
+        ({"homogeneous": "lang"}, "no column 'lang'"),
+        ({"capacity": 0}, "capacity must be a whole number >= 1"),
+        ({"capacity": (3, 4)}, "length has 1 values, capacity 2"),
+        ({"window": 0}, "window must be a whole number >= 1"),
+        ({"too_long": "cutt"}, "too_long.*'cut'"),
+        ({"packer": lambda samples: (yield samples)}, "generator function"),
+        ({"dataset": FilterDataset(column([1]), bool)}, "the columns tokens"),
+    ],
+)
+def test_arguments(options, message):
+    arguments = {
+        "dataset": column([3, 4]),
+        "length": "tokens",
+        "capacity": 10,
+        "packer": list,
+    }
+    with pytest.raises((ConfigError, ColumnError, NotIndexedError), match=message):
+        PackDataset(**arguments | options)
+
+
+def test_samples_that_are_all_too_long_are_an_error():
+    for samples in (column([50, 60]), RepeatDataset(column([50, 60]))):
+        dataset = PackDataset(samples, "tokens", 10, list, too_long="drop")
+        with pytest.raises(EmptyDatasetError):
+            take(loader_of(dataset), 1)
+
+
+def test_a_measure_must_give_a_length():
+    dataset = packs(measure=lambda sample: "long")
+    with pytest.raises(EncoderError, match="whole number >= 0, got 'long'"):
+        dataset.at([0])
+
+
+def test_a_window_smaller_than_a_global_batch_is_warned_of(caplog, monkeypatch):
+    monkeypatch.setattr("energize.core.ignored._logged", set())
+    for window, warned in ((32, True), (320, False)):
+        caplog.clear()
+        batches = BatchDataset(packs(window=window), 2, list)
+        loader_of(batches, global_batch_size=20)
+        assert ("window=32 samples make" in caplog.text) is warned
+
+
+# Adapters
+
+
+def unchanged(item):
+    return item
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_torch_data_loader_resumes(workers):
+    dataset = packs()
+    loops = EpochizeDataset(dataset, 10)
+    data = as_torch_dataset(loops)
+    first = list(DataLoader(data, None, num_workers=workers, collate_fn=unchanged))
+    assert first == dataset.at(range(10))
+    state = json.loads(json.dumps(data.state_dict(4)))
+    again = as_torch_dataset(EpochizeDataset(packs(), 10))
+    again.load_state_dict(state)
+    rest = list(DataLoader(again, None, num_workers=workers, collate_fn=unchanged))
+    assert rest == dataset.at(range(4, 10))
+    loader = loader_of(loops)
+    loader.load_state_dict(state)
+    assert list(loader) == rest
+
+
+# Examples
+
+
+def test_packs_of_sentences():
+    sentences = ["aaaaaaa", "bbbbb", "ccc", "dddd", "e"]
+    samples = ListSource(sentences, columns={"size": [len(text) for text in sentences]})
+    dataset = PackDataset(samples, length="size", capacity=10, packer="|".join)
+    assert sorted(dataset) == ["aaaaaaa|ccc", "bbbbb|dddd|e"]
+
+
+def test_batches_of_a_budget():
+    sentences = ["aaaaaaa", "bbbbb", "ccc", "dddd", "e"]
+    samples = ListSource(sentences, columns={"size": [len(text) for text in sentences]})
+    dataset = BudgetBatchDataset(samples, {"size": 10}, sorted)
+    assert sorted(dataset) == [["aaaaaaa"], ["bbbbb", "dddd"], ["ccc", "e"]]
+
+
+# Encoders
+
+
+class Packing(DefaultTaskEncoder):
+    def pack_selected_samples(self, samples):
+        return [len(sample.text) for sample in samples]
+
+
+class Selecting(Packing):
+    def select_samples_to_pack(self, samples):
+        return [samples]
+
+
+class Grouping(DefaultTaskEncoder):
+    def batch_group_criterion(self, sample):
+        return len(sample.text), None
+
+
+PACKING = {"length": "tokens", "capacity": 40}
+
+
+@pytest.fixture
+def texts(tmp_path):
+    """A file of 30 texts of 1 to 30 letters, with their lengths as a column."""
+    rows = [{"text": "x" * n, "tokens": n} for n in range(1, 31)]
+    (tmp_path / "texts.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    return str(tmp_path / "texts.jsonl")
+
+
+def test_an_encoder_packs_and_batches_by_columns(texts):
+    dataset = get_train_dataset(
+        texts, task_encoder=Packing(), batch_size=None, packing=PACKING, repeat=False
+    )
+    packed = list(dataset)
+    assert all(sum(pack) <= 40 for pack in packed)
+    assert sorted(chain.from_iterable(packed)) == list(range(1, 31))
+    batches = get_train_dataset(
+        texts, task_encoder=DefaultTaskEncoder(), batch_budget={"tokens": 60}
+    )
+    lengths = [len(text) for text in next(iter(loader_of(batches))).text]
+    assert max(lengths) * len(lengths) <= 60
+
+
+@pytest.mark.parametrize(
+    ("encoder", "options", "message"),
+    [
+        (DefaultTaskEncoder, {"packing": PACKING}, "has no pack_selected_samples"),
+        (Packing, {"packing": {"length": "tokens"}}, "packing needs capacity"),
+        (Packing, {"packing": PACKING | {"capcity": 3}}, "did you mean 'capacity'"),
+        (
+            Packing,
+            {"packing": PACKING | {"length": "tokns"}},
+            "energize prepare .* --column tokns=",
+        ),
+        (Packing, {"packing": PACKING, "packing_buffer_size": 9}, "Remove one"),
+        (Grouping, {"batch_budget": {"tokens": 40}}, "batch_group_criterion"),
+        (Packing, {"batch_budget": {"tokens": 4}}, "a batch holds 4"),
+        (Packing, {"batch_budget": {"tokens": 40}, "batch_size": 2}, "both set"),
+        (Packing, {"batch_size": ...}, "batch_size is missing"),
+    ],
+)
+def test_arguments_of_a_program(texts, encoder, options, message):
+    arguments = {"batch_size": None} | options
+    if arguments["batch_size"] is ...:
+        del arguments["batch_size"]
+    with pytest.raises((ConfigError, ColumnError), match=message):
+        take(
+            loader_of(get_train_dataset(texts, task_encoder=encoder(), **arguments)), 1
+        )
+
+
+def test_a_selection_that_a_plan_replaces_is_logged(texts, caplog, monkeypatch):
+    monkeypatch.setattr("energize.core.ignored._logged", set())
+    caplog.set_level(logging.INFO, "energize")
+    get_train_dataset(texts, task_encoder=Selecting(), batch_size=None, packing=PACKING)
+    assert "select_samples_to_pack is not called" in caplog.text
+
+
+MIX = """
+__module__: energize
+__class__: MetadatasetV2
+splits:
+  train:
+    path: texts.jsonl
+    packing: {length: %s, capacity: 40}
+"""
+
+
+@pytest.mark.parametrize(("length", "plannable"), [("tokens", True), ("text", False)])
+def test_a_stream_that_columns_could_plan_is_logged(
+    texts, tmp_path, length, plannable, caplog, monkeypatch
+):
+    monkeypatch.setattr("energize.core.ignored._logged", set())
+    caplog.set_level(logging.INFO, "energize")
+    (tmp_path / "mix.yaml").write_text(MIX % length)
+    get_train_dataset(
+        tmp_path / "mix.yaml", task_encoder=DefaultTaskEncoder(), batch_size=None
+    )
+    assert ("With packing: {window: 16384}" in caplog.text) is plannable
