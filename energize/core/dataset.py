@@ -353,16 +353,6 @@ class IndexedDataset(Dataset[T_co]):
                 "traits = NodeTraits(makes=True) to the class"
             )
 
-    def substitutes(self, position: int) -> Iterator[int]:
-        """Yield positions of the input with items that replace a failed member.
-
-        Only called if the node has the trait `substitutes`.
-
-        Args:
-            position: The position of the member in the input.
-        """
-        return iter(())
-
     @cached_property
     def children(self) -> tuple[IndexedDataset[Any], ...]:
         """The datasets that positions of `route` belong to, one for each input.

@@ -186,6 +186,8 @@ class LoopTraits:
         anchor: Locates far items at once, see `Anchor`; None if no fact is needed.
         step_items: The number of consecutive items, from a multiple of it, among which
             each step of all ranks has to stay; None for any number.
+        substitutes: Returns positions of the input with items that replace the failed
+            member at a position; None if substitutes are of the same source.
     """
 
     cuts: bool = False
@@ -193,6 +195,7 @@ class LoopTraits:
     pads: bool = False
     anchor: Anchor | None = None
     step_items: int | None = None
+    substitutes: Callable[[int], Iterator[int]] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,9 +238,6 @@ class NodeTraits:
         members: Number of items of the input that one item is made of; None if the
             number depends on the data.
         gives_batches: Whether items are batches; None if that depends on the inputs.
-        substitutes: Whether the node chooses the positions of substitutes for its
-            members, with `substitutes(position)`. Otherwise they are of the same
-            source.
         stream: How the node is read in lanes.
         loop: How the node affects the loops of a loader.
         mix: How the node combines several inputs.
@@ -248,7 +248,6 @@ class NodeTraits:
     draws: bool = False
     members: int | None = 1
     gives_batches: bool | None = None
-    substitutes: bool = False
     stream: StreamTraits = StreamTraits()
     loop: LoopTraits = LoopTraits()
     mix: MixTraits = MixTraits()

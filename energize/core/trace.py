@@ -443,8 +443,10 @@ class Trace:
         outer = call_context.get()
         call_context.set(outer._replace(gathering=self.node))
         try:
-            if reading.attempt and self.node.traits.substitutes:
-                return self._other_members(routes, reading, start, stop)
+            chosen = self.node.traits.loop.substitutes
+            if reading.attempt and chosen is not None:
+                rows = routes.position[start:stop]
+                return self._other_members(rows, reading, chosen)
             items = self._gathered(of_members, start, stop)
             for row, item in enumerate(items):
                 if type(item) is Failed:
@@ -453,27 +455,26 @@ class Trace:
                         0 if routes.child is None else routes.child[at]
                     ]
                     position = routes.position[at : at + 1]
-                    others = self._substitutes(int(position[0]))
+                    others = None if chosen is None else chosen(int(position[0]))
                     items[row] = _substituted(child, position, of_members, item, others)
         finally:
             leave_call(outer, reading.config)
         return items
 
-    def _substitutes(self, position: int) -> Iterator[int] | None:
-        node = self.node
-        return node.substitutes(position) if node.traits.substitutes else None
-
     def _other_members(
-        self, routes: Routes, reading: ReadContext, start: int, stop: int
+        self,
+        positions: Int64Array,
+        reading: ReadContext,
+        chosen: Callable[[int], Iterator[int]],
     ) -> list[Any]:
         """Return a substitute for every member, at a position that the node chooses."""
         of_members = reading.again(0)
         child = self.node.children[0]
         items = []
-        for position in routes.position[start:stop].tolist():
-            others = self.node.substitutes(position)
-            chosen = [position, *islice(others, reading.attempt)][-1:]
-            at = np.array(chosen, dtype=np.int64)
+        for position in positions.tolist():
+            others = chosen(position)
+            last = [position, *islice(others, reading.attempt)][-1:]
+            at = np.array(last, dtype=np.int64)
             [item] = Trace(child, at).read(of_members)
             if type(item) is Failed:
                 item = _substituted(child, at, of_members, item, others)

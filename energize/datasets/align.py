@@ -330,8 +330,9 @@ class AlignDataset(BatchDataset[T_batch_co]):
             makes=True,
             members=self.batch_size,
             gives_batches=True,
-            substitutes=True,
-            loop=LoopTraits(pads=pads, step_items=self.ranks),
+            loop=LoopTraits(
+                pads=pads, step_items=self.ranks, substitutes=self._substitutes
+            ),
         )
 
     @cached_property
@@ -422,7 +423,7 @@ class AlignDataset(BatchDataset[T_batch_co]):
         owner = np.asarray(routes.owner)[is_member]
         return first + int(owner[0])
 
-    def substitutes(self, position: int) -> Iterator[int]:
+    def _substitutes(self, position: int) -> Iterator[int]:
         """Yield positions of the input with the modalities of a failed sample."""
         masks = self._masks(np.array([position], dtype=np.int64))
         for positions, _ in self._candidates(position, lambda m: m == masks[0]):
