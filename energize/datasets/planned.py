@@ -178,6 +178,12 @@ class Anchors:
         """The windows before the first one, counted from the start."""
         return Anchors(self._count, most_empty=self._most_empty)
 
+    def has_items(self, window: int) -> bool:
+        """Return whether a window has items, or is before those that are known."""
+        if window < self._known[0][1]:
+            return True
+        return self.before(window) < self.before(window + 1)
+
     def _extend(self, items: int, window: int) -> None:
         """Count the items of a window."""
         count = self._count(window)
@@ -679,14 +685,22 @@ class PackDataset(PlannedDataset[T_co]):
         return super().make(items, request)
 
     def _count_dropped(self, position: int, request: Request) -> None:
-        """Count the dropped samples of a window, with its first pack."""
+        """Count the dropped samples of a window, with its first pack.
+
+        Windows before it that have no packs are counted with it.
+        """
         window, plan, group, epoch = self.group_at(position)
-        if group or not len(plan.dropped):
+        if group or self.too_long != "drop":
             return
-        for row in plan.dropped.tolist():
-            at = row + window * self.window + self.shift_of(epoch)
-            reason = SkipSample(f"longer than the capacity of {self.capacities[0]}")
-            self._leave_out(reason, at, request)
+        is_counted = False
+        while not is_counted:
+            for row in plan.dropped.tolist():
+                at = row + window * self.window + self.shift_of(epoch)
+                reason = SkipSample(f"longer than the capacity of {self.capacities[0]}")
+                self._leave_out(reason, at, request)
+            window -= 1
+            is_counted = self._anchors.has_items(window)
+            plan = plan if is_counted else self._plan_of(window)
 
     def _that_fit(
         self, position: int, members: list[Any], request: Request

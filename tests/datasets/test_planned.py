@@ -591,9 +591,25 @@ def test_dropped_samples_count_at_the_end_of_their_window():
     assert dataset.consumed(end).sum() == 64
     loader = loader_of(LimitDataset(dataset, end))
     take(loader, end)
-    [total] = [row.counts for row in loader.report().rows if not row.path]
+    total = loader.report().total.counts
     assert total.samples == len(delivered)
     assert total.skipped == len(long)
+
+
+def test_windows_without_packs_are_counted_too():
+    dataset = PackDataset(
+        column([50, 60, 3, 70, 80, 90, 4, 5]),
+        "tokens",
+        10,
+        list,
+        window=2,
+        too_long="drop",
+    )
+    loader = loader_of(dataset)
+    assert list(map(sorted, loader)) == [[2], [6, 7]]
+    total = loader.report().total.counts
+    assert (total.samples, total.skipped) == (3, 5)
+    assert dataset.consumed(2).tolist() == [8]
 
 
 def tokens_of(sample):
@@ -629,7 +645,7 @@ def test_lengths_that_differ_from_their_column_are_warned_of(
         list(samples_of(items))
     )
     assert bool(left_out) == (factor > 1)
-    [total] = [row.counts for row in loader.report().rows if not row.path]
+    total = loader.report().total.counts
     assert total.skipped == left_out
     [warning] = [line for line in caplog.messages if "by the column tokens" in line]
     assert "energize prepare --column" in warning
