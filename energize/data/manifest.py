@@ -63,7 +63,10 @@ _MANIFEST = TypeAdapter(Manifest)
 
 
 def dump_manifest(mix: Path, documents: Documents) -> tuple[str, int]:
-    """Return the text of the manifest of a mix, and its number of documents."""
+    """Return the text of the manifest of a mix, and how many files it contains.
+
+    Missing files, which later readers need not look for, are not counted.
+    """
     mix_path = absolute(mix)
     folder = f"{os.path.dirname(mix_path)}/"
     texts = {
@@ -71,9 +74,9 @@ def dump_manifest(mix: Path, documents: Documents) -> tuple[str, int]:
         for path, text in documents.texts.items()
         if path != mix_path and not path.endswith(LISTED)
     }
-    return Manifest(digest=digest(texts), documents=texts).model_dump_json(
-        indent=1
-    ), len(texts)
+    manifest = Manifest(digest=digest(texts), documents=texts)
+    count = sum(text is not None for text in texts.values())
+    return manifest.model_dump_json(indent=1), count
 
 
 def read_manifest(

@@ -200,7 +200,7 @@ def why_no_class(folder: str) -> str:
 
     Example:
         >>> why_no_class("images"), why_no_class("part-000001"), why_no_class("cat")
-        ('it says what the images are', 'it is the name of a shard', '')
+        ('it names the kind of the images', 'it is the name of a shard', '')
     """
     if {*words_of(folder)} & MODALITIES and len(words_of(folder)) <= 2:
         return "it names the kind of the images"
