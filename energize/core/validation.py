@@ -343,7 +343,7 @@ def check_yaml(text: str | bytes, *, circles: bool = False) -> bytes:
         >>> check_yaml("[" * 101 + "]" * 101)
         Traceback (most recent call last):
           ...
-        ValueError: lists and mappings are nested too deeply, more than 100; to allow \
+        ValueError: lists and mappings are nested too deeply, more than 100. To allow \
 more, set energize.core.limits.LEVELS
     """
     data = text.encode() if isinstance(text, str) else text
