@@ -26,6 +26,7 @@ from energize.preparation import fields, index, measures
 from energize.preparation.columns import prepare_columns
 from energize.preparation.media import prepare_media as collected
 from energize.preparation.scan import find_shards, listed
+from energize.preparation.tasks import JobPart
 from energize.preparation.verify import prepare_checksums
 
 _TYPES = f"One of {', '.join(fields.SAMPLE_TYPE_NAMES)}."
@@ -361,7 +362,7 @@ def _measure_loose(
         lengths=measured["lengths"],
         sample_type=sample_type,
         field_map=None if field_map is None else parse_field_map(field_map),
-        **by.run(console).arguments("Measuring samples"),
+        job=JobPart(**by.run(console).arguments("Measuring samples")),
     )
     _show_measured(console, report)
     console.write_line("Done")

@@ -16,7 +16,6 @@ import numpy as np
 from energize.core.columns import Column
 from energize.core.failures import Failed
 from energize.core.os_errors import os_errors_as
-from energize.core.progress import Progress
 from energize.data.columns import COLUMNS_NAME
 from energize.data.files import absolute, exists, path_of
 from energize.data.jsonl import JsonlSource, jsonl_index_path
@@ -105,7 +104,7 @@ class _Part:
 
 @all_in_turn
 @os_errors_as(PrepareError, fault="cannot be used")
-def measure_columns(  # noqa: PLR0913
+def measure_columns(
     path: str | os.PathLike[str],
     columns: Mapping[str, How],
     *,
@@ -114,11 +113,7 @@ def measure_columns(  # noqa: PLR0913
     sample_type: type[Any] | str | None = None,
     field_map: Mapping[str, str] | None = None,
     image_folder: str | os.PathLike[str] | None = None,
-    workers: int | None = None,
-    tasks: int | None = None,
-    task: int | None = None,
-    merge: bool = False,
-    on_progress: Progress | None = None,
+    job: JobPart | None = None,
 ) -> ColumnsReport:
     """Measure columns of loose data or of a prepared folder.
 
@@ -134,12 +129,9 @@ def measure_columns(  # noqa: PLR0913
         sample_type: As in `get_train_dataset`, for loose data. By default inferred.
         field_map: As in `get_train_dataset`, for loose data. By default inferred.
         image_folder: As in `get_train_dataset`, for loose data.
-        workers: Processes that measure; by default one for each core.
-        tasks: Number of tasks that the samples are partitioned into.
-        task: The task that this call does; its values appear after the merge.
-        merge: Whether all tasks have ended, and their results are merged.
-        on_progress: Called with the shards that are done, and with all shards. A shard
-            of loose data is 1,000 samples.
+        job: The processes, and the task of this call; values appear after the merge of
+            all tasks. By default one process for each core. A shard of loose data is
+            1,000 samples.
 
     Returns:
         The measured columns, of all split parts one after the other, and notes.
@@ -162,7 +154,7 @@ def measure_columns(  # noqa: PLR0913
         [3, 1]
     """
     root = path_of(absolute(path))
-    share = JobPart(workers, on_progress, tasks, task, merge)
+    share = JobPart() if job is None else job
     if not is_measured_loose(root):
         return prepare_columns(
             root,

@@ -204,13 +204,11 @@ class _WorkerLane:
         owed: Number of items that were requested and did not arrive.
         end: The state after the last item of the epoch, once that arrived.
         error: The error that arrived instead of the next item.
-        anchored: The anchors after the last item that arrived, see `Reply`.
     """
 
     worker: int
     read: State | None
     left: int
-    anchored: tree.Anchored | None
     queue: deque[QueuedItem] = field(default_factory=deque)
     arrived: int = 0
     owed: int = 0
@@ -248,11 +246,12 @@ class WorkerRequests:
         self._set = lanes
         self._failures = failures
         self._dataset = dataset
-        first = lanes.anchored
         self.lanes = {
-            lane: _WorkerLane(turn % pool.workers, state, lanes.turns(lane), first)
+            lane: _WorkerLane(turn % pool.workers, state, lanes.turns(lane))
             for turn, (lane, state) in enumerate(states.items())
         }
+        # The anchors after the last item of each lane that arrived.
+        self._anchored = dict.fromkeys(states, lanes.anchored)
         self._outstanding = 0
         pool.lanes = weakref.ref(self)
         pool.run = pool.run + 1
@@ -287,7 +286,8 @@ class WorkerRequests:
 
     def note(self, reply: Reply) -> None:
         """Take in a reply."""
-        lane = self.lanes.get(-1 if reply.lane is None else reply.lane)
+        number = -1 if reply.lane is None else reply.lane
+        lane = self.lanes.get(number)
         count = len(reply.items)
         if lane is None or count > lane.owed:
             raise GarbledError(
@@ -298,9 +298,10 @@ class WorkerRequests:
             zip(reply.items, states or repeat(None), reply.origins, strict=False)
         )
         lane.read = states[-1] if states else lane.read
-        if reply.anchored is not None:
-            lane.anchored = reply.anchored
-            tree.learn_anchors(self._dataset, reply.anchored)
+        anchored = reply.notes.anchored
+        if anchored is not None:
+            self._anchored[number] = anchored
+            tree.learn_anchors(self._dataset, anchored)
         lane.end = reply.end
         lane.error = reply.error
         over = reply.end is not None or reply.error is not None
@@ -353,7 +354,7 @@ class WorkerRequests:
             lane.arrived,
             lane.read,
             items,
-            lane.anchored,
+            self._anchored[number],
         )
 
 

@@ -335,18 +335,20 @@ def _pickled(error: BaseException) -> bytes:
 
 @dataclass(slots=True)
 class ReplyNotes:
-    """Failures and log lines of a worker, and the size of a reply.
+    """Failures, log lines and anchors of a worker, and the size of a reply.
 
     Attributes:
         failures: The samples that failed.
         left_out: The samples that were left out; None if there are none.
         lines: Lines for the log.
+        anchored: The anchors of the next item; None if the dataset needs none.
         size: Bytes that the items take, set by the receiver.
     """
 
     failures: list[Failure] = field(default_factory=list)
     left_out: LeftOut | None = None
     lines: list[Line] = field(default_factory=list)
+    anchored: Anchored | None = None
     size: int = 0
 
 
@@ -362,8 +364,7 @@ class Reply:
         origins: The origin of each item.
         end: The state after the last item of the epoch of a stream, if it was reached.
         error: The error that ended reading after these items.
-        anchored: The anchors of the next item; None if the dataset needs none.
-        notes: Failures and log lines.
+        notes: Failures, log lines and anchors.
     """
 
     run: int
@@ -373,7 +374,6 @@ class Reply:
     origins: list[ItemOrigin] = field(default_factory=list)
     end: State | None = None
     error: ShippedError | None = None
-    anchored: Anchored | None = None
     notes: ReplyNotes = field(default_factory=ReplyNotes)
 
 

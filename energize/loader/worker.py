@@ -36,7 +36,6 @@ from energize.loader.shipping import (
     Read,
     Regions,
     Reply,
-    ReplyNotes,
     ShippedError,
     dumps,
     rebuilt,
@@ -256,7 +255,9 @@ class _Worker:
             # It is raised again in the trainer. Panics of Rust are no Exception.
             reply.error = ShippedError.of(error)
         left_out = self._left_out.drained()
-        reply.notes = ReplyNotes(self._failures, left_out, drain_lines())
+        reply.notes.failures = self._failures
+        reply.notes.left_out = left_out
+        reply.notes.lines = drain_lines()
         self._failures = []
         return reply
 
@@ -292,7 +293,7 @@ class _Worker:
             reply.origins.extend(origins)
             lane.owed -= len(items)
             left = until - time.monotonic()
-        reply.anchored = reader.anchored()
+        reply.notes.anchored = reader.anchored()
 
     def _report(self, failed: Failed) -> None:
         self._failures.append(Failure.of(failed))

@@ -166,11 +166,11 @@ class JobPart:
 
     """
 
-    workers: int | None
-    on_progress: Progress | None
-    tasks: int | None
-    task: int | None
-    merge: bool
+    workers: int | None = None
+    on_progress: Progress | None = None
+    tasks: int | None = None
+    task: int | None = None
+    merge: bool = False
 
     def __post_init__(self) -> None:
         check_tasks(self.tasks, self.task, merge=self.merge)

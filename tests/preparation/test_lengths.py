@@ -42,6 +42,7 @@ from energize.experimental import measure_columns
 from energize.packing import ImageTokenRule, image_tokens
 from energize.preparation import prepare_columns
 from energize.preparation.index import prepare_jsonl
+from energize.preparation.tasks import JobPart
 from energize.preparation.verify import check_folder
 from tests.support.images import encoded, picture
 
@@ -292,7 +293,7 @@ def expected_tokens(rule=RULE):
 def test_image_tokens_of_conversations_with_0_to_8_images(tmp_path):
     folder = talks(tmp_path / "talks", COUNTS, SIZES)
     columns = {"vision": RULE, "images": "image:count", "words": words_of_talk}
-    report = measure_columns(folder, columns, workers=2)
+    report = measure_columns(folder, columns, job=JobPart(workers=2))
     assert report.notes == (
         "column 'images' replaces the field 'images' of the rows as a column",
     )
@@ -321,7 +322,7 @@ def test_turned_photos_have_the_size_that_a_run_reads(tmp_path):
     (folder / "a.jpg").write_bytes(turned(60, 20))
     (folder / "b.jpg").write_bytes(encoded(picture(60, 20), "JPEG"))
     columns = {"w": "image:width", "h": "image:height", "p": "image:pixels"}
-    report = measure_columns(folder, columns, workers=1)
+    report = measure_columns(folder, columns, job=JobPart(workers=1))
     assert report.columns["w"].values.tolist() == [20, 60]
     assert report.columns["h"].values.tolist() == [60, 20]
     [sample] = [
@@ -335,7 +336,9 @@ def test_turned_photos_have_the_size_that_a_run_reads(tmp_path):
 def test_header_only(tmp_path, monkeypatch):
     folder = talks(tmp_path / "talks", COUNTS, SIZES)
     monkeypatch.setattr("PIL.ImageFile.ImageFile.load", None)
-    report = measure_columns(folder, {"vision": RULE, "w": "image:count"}, workers=1)
+    report = measure_columns(
+        folder, {"vision": RULE, "w": "image:count"}, job=JobPart(workers=1)
+    )
     assert report.columns["vision"].values.tolist() == expected_tokens()
 
 
@@ -367,13 +370,13 @@ def test_columns_of_loose_data_are_read_back_and_refused_when_rows_change(
     file = rows_in(tmp_path / "data" / name)
     path = file.parent if "/" in name else file
     for options in ({"workers": 2}, {"workers": 1, "tasks": 3}):
-        report = measure_columns(path, {"words": words_of}, **options)
+        report = measure_columns(path, {"words": words_of}, job=JobPart(**options))
         assert report.samples == len(ROWS)
         source = get_train_dataset(path, batch_size=None).sources[0]
         expected = [number % 5 + 1 for number in range(23)]
         assert source.column("words").values.tolist() == expected
         assert source.column("n").values.tolist() == [*range(23)]
-    measure_columns(path, {"bytes": "size:json"}, workers=1)
+    measure_columns(path, {"bytes": "size:json"}, job=JobPart(workers=1))
     moved = tmp_path / "elsewhere"
     shutil.copytree(tmp_path / "data", moved)
     copied = moved / path.relative_to(tmp_path / "data")
@@ -389,7 +392,7 @@ def test_columns_of_loose_data_are_read_back_and_refused_when_rows_change(
         with pytest.raises(DatasetError, match=r"other rows .* --column words="):
             source.column("words")
         assert len(source.column("n")) == len(rows)
-    measure_columns(path, {"words": words_of}, workers=1)
+    measure_columns(path, {"words": words_of}, job=JobPart(workers=1))
     source = get_train_dataset(path, batch_size=None).sources[0]
     assert source.column("words").values.tolist() == [*expected[:-1], 5]
     assert "bytes" not in source.column_names
@@ -404,7 +407,9 @@ def test_columns_of_split_parts_and_of_an_indexed_file(tmp_path):
     keys = [f"{number:06d}" for number in range(23)]
     values = [*range(100, 123)]
     file = table(tmp_path / "n.parquet", {"key": keys[::-1], "v": values[::-1]})
-    measure_columns(folder, {"words": words_of, "v": f"{file}:v"}, workers=1)
+    measure_columns(
+        folder, {"words": words_of, "v": f"{file}:v"}, job=JobPart(workers=1)
+    )
     train = get_train_dataset(folder, batch_size=None).sources[0]
     val = get_val_dataset(folder, batch_size=None).sources[0]
     assert train.column("words").values.tolist() == [k % 5 + 1 for k in range(23)]
@@ -413,7 +418,7 @@ def test_columns_of_split_parts_and_of_an_indexed_file(tmp_path):
     assert val.column("v").values.tolist() == values[:3]
     path = rows_in(tmp_path / "x.jsonl")
     prepare_jsonl(path)
-    measure_columns(path, {"size": "len:json[text]"}, workers=1)
+    measure_columns(path, {"size": "len:json[text]"}, job=JobPart(workers=1))
     source = JsonlSource(path)
     assert source.column("size").values.tolist() == [2 * (k % 5 + 1) for k in range(23)]
     assert source.replace(window=(2, 5)).column("size").values.tolist() == [6, 8, 10]
@@ -427,17 +432,19 @@ def test_loose_samples_that_cannot_be_read_and_tars(tmp_path):
     folder = talks(tmp_path / "talks", COUNTS, SIZES)
     os.remove(folder / "images/3_1.png")
     with pytest.raises(PrepareError, match=r"1 of 6 samples have no value.*3_1.png"):
-        measure_columns(folder, {"vision": RULE}, workers=1)
+        measure_columns(folder, {"vision": RULE}, job=JobPart(workers=1))
     report = measure_columns(
-        folder, {"vision": RULE}, defaults={"vision": 0}, workers=1
+        folder, {"vision": RULE}, defaults={"vision": 0}, job=JobPart(workers=1)
     )
     assert report.columns["vision"].values[3] == 0
     shards = tmp_path / "tars"
     write_shards([{"__key__": "a", "txt": "a"}], shards)
     with pytest.raises(DatasetError, match="energize prepare"):
-        measure_columns(shards, {"n": "size:txt"}, workers=1)
+        measure_columns(shards, {"n": "size:txt"}, job=JobPart(workers=1))
     prepare(shards, split_ratios={"train": 1}, workers=1)
-    assert measure_columns(shards, {"n": "size:txt"}, workers=1).samples == 1
+    assert (
+        measure_columns(shards, {"n": "size:txt"}, job=JobPart(workers=1)).samples == 1
+    )
 
 
 def test_columns_of_another_version_of_a_prepared_folder_are_refused(tmp_path):
