@@ -91,7 +91,7 @@ class LooseSample(StoredSample):
 
 
 @dataclass(frozen=True)
-class _Part:
+class _SplitSamples:
     """A split part of loose data."""
 
     split: str
@@ -192,15 +192,17 @@ def _arguments(share: JobPart) -> dict[str, Any]:
     }
 
 
-def _parts_of(root: Path, options: DataOptions) -> tuple[list[_Part], SampleReading]:
+def _parts_of(
+    root: Path, options: DataOptions
+) -> tuple[list[_SplitSamples], SampleReading]:
     """Return the split parts of loose data, and how their samples are read."""
     if _is_indexed_jsonl(root):
         reading = SampleReading(refusal=f"{root} is an indexed file of JSON lines")
-        return [_Part("train", JsonlSource(root))], reading
+        return [_SplitSamples("train", JsonlSource(root))], reading
     inferred = {
         part: open_loose(root, part, options) for part in split_parts(root, options)
     }
-    parts = [_Part(split, part.source) for split, part in inferred.items()]
+    parts = [_SplitSamples(split, part.source) for split, part in inferred.items()]
     if any(isinstance(part.source, WebdatasetSource) for part in parts):
         raise PrepareError(
             f"{root} has tar shards, which are measured after they are prepared. "
@@ -209,7 +211,9 @@ def _parts_of(root: Path, options: DataOptions) -> tuple[list[_Part], SampleRead
     return parts, SampleReading.of_config(next(iter(inferred.values())).config)
 
 
-def _replacement_notes(parts: Sequence[_Part], columns: Iterable[str]) -> list[str]:
+def _replacement_notes(
+    parts: Sequence[_SplitSamples], columns: Iterable[str]
+) -> list[str]:
     """Return notes on columns that replace those of the rows."""
     source = parts[0].source
     rows = getattr(source, "rows", None)
@@ -222,7 +226,7 @@ def _replacement_notes(parts: Sequence[_Part], columns: Iterable[str]) -> list[s
 
 
 def _measured(
-    root: Path, parts: Sequence[_Part], wanted: Columns, share: JobPart
+    root: Path, parts: Sequence[_SplitSamples], wanted: Columns, share: JobPart
 ) -> ColumnsReport:
     """Measure columns, and write them beside the data."""
     if not wanted.how:
@@ -268,7 +272,7 @@ def _measured(
 def _stage(
     files: NewFiles,
     root: Path,
-    parts: Sequence[_Part],
+    parts: Sequence[_SplitSamples],
     wanted: Columns,
     columns: Mapping[str, Column],
 ) -> dict[str, PartColumns]:
@@ -305,7 +309,7 @@ def _remove_unused(folder: Path, stored: Mapping[str, PartColumns]) -> None:
 
 
 def _scan(
-    pieces: Mapping[str, tuple[_Part, int]], wanted: Columns, name: str
+    pieces: Mapping[str, tuple[_SplitSamples, int]], wanted: Columns, name: str
 ) -> ScannedShard:
     """Measure some samples."""
     part, start = pieces[name]

@@ -57,7 +57,7 @@ class Quantity(NamedTuple):
     capacity: int | None = None
 
 
-class _Kind(NamedTuple):
+class _QuantityKind(NamedTuple):
     """How a kind of quantity is shown.
 
     Attributes:
@@ -72,16 +72,16 @@ class _Kind(NamedTuple):
 
 
 _KINDS = {
-    "fill": _Kind("fill of packs", ".3%", np.min),
-    "padding": _Kind("padded share of batches", ".3%", np.max),
-    "fillers_per_step": _Kind("fillers in a step", ",.2f", np.max),
-    "rank_cost": _Kind("most expensive rank / mean", ".4f", np.max),
-    "dropped": _Kind("samples left out as too long", ".3%", np.max),
-    "packs_per_window": _Kind("packs in a window", ",.1f"),
-    "batches_per_window": _Kind("batches in a window", ",.1f"),
-    "packs_per_epoch": _Kind("packs in an epoch", ",.0f"),
-    "batches_per_epoch": _Kind("batches in an epoch", ",.0f"),
-    "steps_per_epoch": _Kind("steps in an epoch", ",.0f"),
+    "fill": _QuantityKind("fill of packs", ".3%", np.min),
+    "padding": _QuantityKind("padded share of batches", ".3%", np.max),
+    "fillers_per_step": _QuantityKind("fillers in a step", ",.2f", np.max),
+    "rank_cost": _QuantityKind("most expensive rank / mean", ".4f", np.max),
+    "dropped": _QuantityKind("samples left out as too long", ".3%", np.max),
+    "packs_per_window": _QuantityKind("packs in a window", ",.1f"),
+    "batches_per_window": _QuantityKind("batches in a window", ",.1f"),
+    "packs_per_epoch": _QuantityKind("packs in an epoch", ",.0f"),
+    "batches_per_epoch": _QuantityKind("batches in an epoch", ",.0f"),
+    "steps_per_epoch": _QuantityKind("steps in an epoch", ",.0f"),
 }
 """All kinds, in the order of tables."""
 
@@ -415,7 +415,7 @@ class EfficiencyMeter:
         bounds = [steps.bounds(step) for step in part]
         items = (bounds[0][0], bounds[-1][1])
         if items not in self._measured:
-            measured = _Part(bounds, self._costs, self._length)
+            measured = _MeasuredSteps(bounds, self._costs, self._length)
             self._measured[items] = measured.measure(self._dataset, self._ranks)
         return self._measured[items]
 
@@ -468,7 +468,7 @@ def _measure(quantity: Quantity, tallies: Sequence[Tally]) -> Measure:
     )
 
 
-class _Part:
+class _MeasuredSteps:
     """The measured quantities of consecutive steps.
 
     Args:
