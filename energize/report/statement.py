@@ -15,6 +15,9 @@ from energize.core.blends import ContinuedDataset
 from energize.core.dataset import Dataset
 from energize.core.node import INFINITE
 from energize.core.progress import counted
+from energize.datasets.align import AlignDataset
+from energize.datasets.level import LevelDataset
+from energize.datasets.planned import PlannedDataset
 from energize.datasets.quota import QuotaDataset
 from energize.report import levels
 from energize.report.ledger import (
@@ -142,7 +145,12 @@ def _warning(parts: _Parts, lanes: int, mean: float) -> Iterator[str]:
             buffered * (mean if node.traits.gathers else 1.0)
             + node.traits.stream.buffered
         )
-    tolerance = max(_ROUNDING, _block(parts.level.mix), buffered * lanes)
+    tolerance = max(
+        _ROUNDING,
+        _block(parts.level.mix),
+        buffered * lanes,
+        _reordered(parts.above, mean),
+    )
     filtering = _leaves_out(parts.above)
     if filtering:
         tolerance = max(tolerance, _FILTERED * math.sqrt(total))
@@ -170,6 +178,17 @@ def _block(mix: Any) -> float:
     if scheme == "block":
         return float(options.get("block_size", 1000))
     return 65_536.0 if scheme in ("random", "uniform") else 0.0
+
+
+def _reordered(above: Above, mean: float) -> float:
+    """Return the samples within which datasets above a mix reorder its samples."""
+    window = 0.0
+    for node in reversed(above):
+        if isinstance(node, PlannedDataset):
+            window += node.window
+        elif isinstance(node, LevelDataset | AlignDataset):
+            window += node.global_batch_size * (mean if window else 1.0)
+    return window
 
 
 def _reasons(

@@ -24,6 +24,7 @@ from energize import (
     Ledger,
     ListSource,
     MapDataset,
+    PackDataset,
     PackingDataset,
     Quota,
     QuotaDataset,
@@ -359,6 +360,15 @@ def halves(*packed, **options):
     return BlendDataset(*((part, 1) for part in parts), **options)
 
 
+def uneven(weight=1):
+    """A blend of short and of long samples; windows and global batches reorder it."""
+    parts = [
+        ListSource(range(90), name=f"{size}", columns={"tokens": [size] * 90})
+        for size in (1, 20)
+    ]
+    return BlendDataset((parts[0], weight), (parts[1], 1))
+
+
 @pytest.mark.parametrize(
     ("dataset", "items", "options"),
     [
@@ -368,6 +378,12 @@ def halves(*packed, **options):
         (PackingDataset(halves(), 512, in_order, list), 260, {"lanes": 8}),
         (FilterDataset(halves(), bool), 300, {"ranks": 2}),
         (BatchDataset(halves(16, 1), 4, list), 60, {}),
+        (PackDataset(uneven(), "tokens", 40, list), 30, {}),
+        (
+            BatchDataset(uneven(9), 4, list, level="tokens", global_batch_size=400),
+            40,
+            {},
+        ),
     ],
 )
 def test_the_alarm_is_silent_while_what_was_asked_for_comes(
