@@ -56,14 +56,18 @@ class Column:
         if odd is not None:
             raise ColumnError(
                 f"column {name!r} must have only numbers or only words, but sample "
-                f"{odd} has {str(rows[odd])[:80]!r}"
+                f"{odd}, counted from 0, has {str(rows[odd])[:80]!r}. Correct the "
+                "rows, or measure another column with `energize prepare --column`"
             )
         is_real = any(isinstance(value, float | np.floating) for value in rows)
         try:
             return cls(np.array(rows, dtype=np.float64 if is_real else int))
         except OverflowError:
+            large = next(i for i, value in enumerate(rows) if not _fits(value))
             raise ColumnError(
-                f"column {name!r} has whole numbers of more than 64 bits"
+                f"column {name!r} must have whole numbers of at most 64 bits, but "
+                f"sample {large}, counted from 0, has {str(rows[large])[:80]}. Correct "
+                "the row, or use floats"
             ) from None
 
     @classmethod
@@ -76,6 +80,11 @@ class Column:
     def part(self, rows: Any) -> Column:
         """Those of some samples: a slice, or their numbers."""
         return Column(self.values[rows], self.categories)
+
+
+def _fits(value: int) -> bool:
+    """Return whether a whole number has at most 64 bits."""
+    return -(2**63) <= value < 2**63
 
 
 def _number(value: Any) -> bool:

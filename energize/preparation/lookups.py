@@ -11,7 +11,7 @@ from typing import Any
 
 from energize.core.description import digest
 from energize.data.files import path_of
-from energize.data.tables import DELIMITED, open_table, read_delimited
+from energize.data.tables import AT, DELIMITED, open_table, read_delimited
 from energize.errors import (
     ConfigError,
     DataError,
@@ -138,7 +138,7 @@ class _Table:
         if file.suffix.lower() in DELIMITED:
             # `open_table` would add keys.
             rows = read_delimited([file])
-            names = dict.fromkeys(name for row in rows for name in row)
+            names = dict.fromkeys(name for row in rows for name in row if name != AT)
             self._columns = {name: [row.get(name) for row in rows] for name in names}
             self.names = tuple(names)
         else:

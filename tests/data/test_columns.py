@@ -266,11 +266,13 @@ def test_fields_of_rows_are_columns(tmp_path):
 
 def test_fields_that_are_no_columns_are_told(tmp_path):
     rows = [{"a": 1, "b": "x"}, {"a": "one", "b": "y"}, {"b": ["z"]}]
+    large = JsonSource(write_lines(tmp_path / "large.json", [{"a": 1}, {"a": 2**64}]))
     source = JsonSource(write_lines(tmp_path / "rows.json", rows))
     broken = write_lines(tmp_path / "broken.json", rows)
     broken.write_text(broken.read_text() + "{,}\n")
     check_refusals(None, {
         "mixed": (partial(source.column, "a"), ColumnError, "rows: column 'a' must have only numbers or only w"),
+        "large": (partial(large.column, "a"), ColumnError, "64 bits, but sample 1, counted from 0, has 184"),
         "lists": (partial(source.column, "b"), ColumnError, "rows: column 'b'"),
         "no JSON": (lambda: JsonSource(broken).column("b"), ColumnError, "json, line 4: not"),
     })  # fmt: skip

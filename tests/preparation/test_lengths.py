@@ -131,6 +131,7 @@ def test_tables_of_all_forms_and_their_refusals(tmp_path):
     assert source.column("w").categories == ("a", "b")
     assert check_folder(folder, workers=1).faults == ()
     nulls = table(tmp_path / "x.parquet", {"id": ["7", "8"], "n": [None, 3]})
+    delimited = table(tmp_path / "x.csv", {"key": ["7"], "n": [3]})
     mixed = tmp_path / "m.jsonl"
     mixed.write_text(
         '{"key": "7", "n": 1}\n{"key": "8", "n": "a"}\n{"key": "9", "n": 0}\n'
@@ -142,6 +143,7 @@ def test_tables_of_all_forms_and_their_refusals(tmp_path):
         (f"{nulls}:n:id", PrepareError, "2 of 3 .*key is missing.*value is null"),
         (f"{nulls}:id:n", PrepareError, "row 0: keys must be words or whole"),
         (f"{mixed}:n", PrepareError, "all samples have numbers, or all have words"),
+        (f"{delimited}:m", ConfigError, r"Its columns are 'key', 'n'$"),
         (f"{tmp_path}/none.csv:n", DatasetNotFoundError, "does not exist"),
     ):
         with pytest.raises(error, match=f"(?s){match}"):
