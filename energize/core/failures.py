@@ -397,7 +397,7 @@ def log_failure(failed: Failed) -> None:
     name = failed.where.partition(", ")[0]
     folder = os.path.dirname(name) or name
     message = str(failed).removeprefix(folder).lstrip("/, ")
-    text = f"{message}. A substitute replaces it and others with the same failure"
+    text = f"{message}. It and others with the same failure are left out"
     log_once(folder, failed.kind, text, logging.WARNING)
 
 

@@ -188,6 +188,9 @@ class LoopTraits:
             each step of all ranks has to stay; None for any number.
         substitutes: Returns positions of the input with items that replace the failed
             member at a position; None if substitutes are of the same source.
+        stand_ins: Returns the positions of items that replace failed items, for the
+            number of the attempt. `make` then gets failed members as `Failed`, to make
+            an item of the others. None if items need all members.
     """
 
     cuts: bool = False
@@ -196,6 +199,7 @@ class LoopTraits:
     anchor: Anchor | None = None
     step_items: int | None = None
     substitutes: Callable[[int], Iterator[int]] | None = None
+    stand_ins: Callable[[Int64Array, int], Int64Array] | None = None
 
 
 @dataclass(frozen=True, slots=True)

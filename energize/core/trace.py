@@ -308,6 +308,9 @@ class Trace:
 
     def refs(self, attempt: int = 0) -> Refs:
         """Return the samples that the items are made of."""
+        others = self.node.traits.loop.stand_ins if attempt else None
+        if others is not None:
+            return Trace(self.node, others(self.positions, attempt)).refs()
         routes = self.routes
         positions = self.positions
         if routes is None:
@@ -348,6 +351,10 @@ class Trace:
             stop = len(positions)
         elif stop - start < len(positions):
             positions = positions[start:stop]
+        others = node.traits.loop.stand_ins if reading.attempt else None
+        if others is not None:
+            trace = Trace(node, others(positions, reading.attempt))
+            return trace.read(reading.again(0))
         memory = reading.sink.memory
         if memory is not None and id(node) in memory.nodes:
             failed = memory.rows(node, self.refs(reading.attempt), start, stop)
@@ -438,12 +445,13 @@ class Trace:
     def _members(
         self, routes: Routes, reading: ReadContext, start: int, stop: int
     ) -> list[Any]:
-        """As `_gathered`, with failed ones substituted."""
+        """As `_gathered`, with failed ones substituted, or counted as left out."""
         of_members = reading.again(reading.attempt * MAX_ATTEMPTS)
         outer = call_context.get()
         call_context.set(outer._replace(gathering=self.node))
         try:
-            chosen = self.node.traits.loop.substitutes
+            loop = self.node.traits.loop
+            chosen = loop.substitutes
             if reading.attempt and chosen is not None:
                 rows = routes.position[start:stop]
                 return self._other_members(rows, reading, chosen)
@@ -455,6 +463,10 @@ class Trace:
                         0 if routes.child is None else routes.child[at]
                     ]
                     position = routes.position[at : at + 1]
+                    if loop.stand_ins is not None:
+                        if not item.remembered:
+                            reading.leave_out(item, child, int(position[0]))
+                        continue
                     others = None if chosen is None else chosen(int(position[0]))
                     items[row] = _substituted(child, position, of_members, item, others)
         finally:

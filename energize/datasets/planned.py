@@ -14,7 +14,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from operator import itemgetter
+from operator import itemgetter, sub
 from threading import Lock
 from typing import Any, Literal, Self, TypeVar
 
@@ -28,9 +28,8 @@ from energize.core.checks import (
     checked_flag,
     checked_function,
     checked_whole,
-    whole_number,
 )
-from energize.core.costs import ColumnCost, Cost, measure_item
+from energize.core.costs import ColumnCost, Cost, named
 from energize.core.dataset import Dataset, IndexedDataset
 from energize.core.description import described, function_name, generates
 from energize.core.failures import Failed
@@ -53,12 +52,11 @@ from energize.errors import (
     ColumnError,
     ConfigError,
     EmptyDatasetError,
-    EncoderError,
     NotIndexedError,
     SkipSample,
     StateError,
 )
-from energize.packing.packer import Capacity, checked_capacity
+from energize.packing.packer import Capacity, checked_capacity, length_of
 from energize.packing.plan import (
     Plan,
     consecutive_batches,
@@ -84,6 +82,9 @@ _MOST_WINDOWS = 2**62
 
 _FIRST = ((0, 0),)
 """The anchors of a start: no items are before window 0."""
+
+_LONGEST = 2**60
+"""As which longer lengths count, above all capacities."""
 
 _OFF = 0.01
 """Difference between planned and real lengths that is reported."""
@@ -221,6 +222,9 @@ class PlannedDataset(IndexedDataset[T_co]):
     Live changes of weights, edits of the mix and limits act on whole windows: they
     change the samples of the next window. A stage that ends inside a window leaves its
     remaining samples out.
+
+    Samples that fail or are skipped are left out of their group. A group without other
+    samples is replaced by another one of the window.
     """
 
     order_name = "PlannedDataset"
@@ -323,9 +327,11 @@ class PlannedDataset(IndexedDataset[T_co]):
             raise ColumnError(
                 f"{source.where(int(refs.index[row]))}: its length must be a whole "
                 f"number, got {values[row, column]:g} by "
-                f"{', '.join(self.lengths[column].columns)}. Measure the column again"
+                f"{', '.join(self.lengths[column].columns)}. Measure the column again, "
+                "or pass a function of columns that returns whole numbers"
             )
         lengths = np.zeros((len(positions), len(self.lengths)), dtype=np.int64)
+        values = np.minimum(values, _LONGEST)
         np.add.at(lengths, refs.item, values.astype(np.int64))
         first = np.searchsorted(refs.item, np.arange(len(positions)))
         return WindowSamples(positions, lengths, refs.source[first], refs.index[first])
@@ -395,7 +401,10 @@ class PlannedDataset(IndexedDataset[T_co]):
             makes=True,
             members=None,
             gives_batches=False,
-            loop=LoopTraits(anchor=WindowAnchor(self) if self._is_endless else None),
+            loop=LoopTraits(
+                anchor=WindowAnchor(self) if self._is_endless else None,
+                stand_ins=self._stand_ins,
+            ),
         )
 
     @cached_property
@@ -424,6 +433,17 @@ class PlannedDataset(IndexedDataset[T_co]):
             members.append(numbers + self.shift_of(epoch))
             owners.append(np.full(len(numbers), row, dtype=np.int64))
         return Routes(np.concatenate(members), owner=np.concatenate(owners))
+
+    def _stand_ins(self, positions: Int64Array, attempt: int) -> Int64Array:
+        """Return other items of the windows of failed ones, then later items."""
+        others = []
+        for position in positions.tolist():
+            _, plan, group, _ = self.group_at(position)
+            other = position + attempt
+            if attempt < plan.count:
+                other = position - group + (group + attempt) % plan.count
+            others.append(other)
+        return np.array(others, dtype=np.int64)
 
     def shift_of(self, epoch: int) -> int:
         """Return how far an epoch begins after the first one in the input."""
@@ -481,12 +501,25 @@ class PlannedDataset(IndexedDataset[T_co]):
         return Call(self.maker, self.key, carried, tolerance=self.failure_tolerance())
 
     def make(self, items: list[Any], request: Request) -> list[T_co | Failed]:
+        groups: list[Any] = [_remaining(item) for item in items]
+
         def of_group(row: int) -> str:
             return (
-                f"{len(items[row])} samples, the first of which is {request.where(row)}"
+                f"{len(groups[row])} samples, the first of which is "
+                f"{request.where(row)}"
             )
 
-        return self._call.map(items, request._replace(where=of_group))
+        return self._call.map(groups, request._replace(where=of_group))
+
+
+def _remaining(members: Any) -> Any:
+    """Return the members of a group that did not fail; `Failed` if all of them did."""
+    if type(members) is Failed:
+        return members
+    kept = [member for member in members if type(member) is not Failed]
+    if kept or not members:
+        return kept
+    return replace(members[0], remembered=True)  # each of them is counted
 
 
 class WindowAnchor:
@@ -697,62 +730,81 @@ class PackDataset(PlannedDataset[T_co]):
             for row in plan.dropped.tolist():
                 at = row + window * self.window + self.shift_of(epoch)
                 reason = SkipSample(f"longer than the capacity of {self.capacities[0]}")
-                self._leave_out(reason, at, request)
+                failed = Failed(reason, location_of(self.inputs[0], at))
+                self._leave_out(failed, at, request)
             window -= 1
             is_counted = self._anchors.has_items(window)
             plan = plan if is_counted else self._plan_of(window)
 
+    @cached_property
+    def _measuring(self) -> Call:
+        return Call(self.measured, self.key, tolerance=self.failure_tolerance())
+
+    def measured(self, sample: Any) -> list[int]:
+        """Return the lengths of an encoded sample."""
+        called = named(sample, "a sample")
+        return [
+            length_of(sample, measure, called, "PackDataset: measure")
+            for measure in self.measure or ()
+        ]
+
     def _that_fit(
-        self, position: int, members: list[Any], request: Request
-    ) -> list[Any]:
-        """Return the samples of a pack that fit, one after another."""
+        self, position: int, members: list[Any] | Failed, request: Request
+    ) -> list[Any] | Failed:
+        """Return the samples of a pack, those that do not fit as `Failed`."""
+        if isinstance(members, Failed):
+            return members
         window, plan, group, epoch = self.group_at(position)
         rows = plan.members(group) + window * self.window
-        planned = np.minimum(self.samples_at(rows).lengths, self.capacities)
-        real = np.array([self._measured(member) for member in members])
-        self._warn_of_lengths(real, planned)
-        fitting = []
-        room = np.array(self.capacities)
-        for member, lengths, row in zip(members, real, rows.tolist(), strict=True):
-            if (lengths > room).any():
+        starts = rows + self.shift_of(epoch)
+
+        def where(row: int) -> str:
+            return location_of(self.inputs[0], int(starts[row]))
+
+        measuring = Request(starts, request.reading, where)
+        real = self._measuring.map(members, measuring)
+        self._warn_of_lengths(rows, real)
+        fitting: list[Any] = []
+        room = self.capacities
+        for row, (member, lengths) in enumerate(zip(members, real, strict=True)):
+            failed = lengths
+            if type(lengths) is not Failed:
+                left = tuple(map(sub, room, lengths))
+                if min(left) >= 0:
+                    fitting.append(member)
+                    room = left
+                    continue
                 reason = SkipSample("encoded longer than its column, the pack is full")
-                self._leave_out(reason, row + self.shift_of(epoch), request)
-            else:
-                fitting.append(member)
-                room = room - lengths
+                failed = Failed(reason, where(row))
+            if type(member) is not Failed:
+                self._leave_out(failed, int(starts[row]), request)
+            fitting.append(failed)
         return fitting
 
-    def _measured(self, member: Any) -> list[int]:
-        """Return the lengths of an encoded sample."""
-        lengths = []
-        for measure in self.measure or ():
-            value = measure_item(member, measure, "an encoded sample", "PackDataset")
-            length = whole_number(value, 0)
-            if length is None:
-                raise EncoderError(
-                    f"PackDataset: measure={measure!r} must give a whole number >= 0, "
-                    f"got {value!r:.80}. Return the length of an encoded sample"
-                )
-            lengths.append(length)
-        return lengths
+    def _leave_out(self, failed: Failed, at: int, request: Request) -> None:
+        """Count the sample at a position of the input as left out."""
+        request.reading.leave_out(failed, self.inputs[0], [Origin(0, at)])
 
-    def _leave_out(self, reason: SkipSample, at: int, request: Request) -> None:
-        """Count the sample at a position of the input as left out, once."""
-        if not request.reading.attempt:
-            failed = Failed(reason, location_of(self.inputs[0], at))
-            request.reading.leave_out(failed, self.inputs[0], [Origin(0, at)])
+    def _measure_name(self, column: int) -> str:
+        measure = (self.measure or ())[column]
+        return repr(measure) if isinstance(measure, str) else function_name(measure)
 
-    def _warn_of_lengths(self, real: Int64Array, planned: Int64Array) -> None:
+    def _warn_of_lengths(self, rows: Int64Array, measured: list[Any]) -> None:
         """Warn once if the lengths of a column differ from those of encoded samples."""
+        is_known = [type(lengths) is not Failed for lengths in measured]
+        if not any(is_known):
+            return
+        planned = np.minimum(self.samples_at(rows[is_known]).lengths, self.capacities)
+        real = [lengths for lengths in measured if type(lengths) is not Failed]
         for column, length in enumerate(self.lengths):
             total = int(planned[:, column].sum())
-            off = abs(int(real[:, column].sum()) - total)
-            if off > _OFF * total:
+            measured_total = sum(lengths[column] for lengths in real)
+            if abs(measured_total - total) > _OFF * total:
                 log_once(
                     "PackDataset",
                     ",".join(length.columns),
-                    f"the samples of a pack have {int(real[:, column].sum())} as "
-                    f"measured, but {total} by the column "
+                    f"the samples of a pack have {measured_total} by "
+                    f"{self._measure_name(column)}, but {total} by the column "
                     f"{', '.join(length.columns)} (logged once). Measure the column "
                     "again with `energize prepare --column`",
                     logging.WARNING,

@@ -20,6 +20,7 @@ from energize.core.checks import (
     whole_number,
 )
 from energize.core.costs import measure_item, named
+from energize.core.description import function_name
 from energize.core.ignored import log_once
 from energize.errors import ConfigError, SampleError
 
@@ -503,7 +504,12 @@ class Packer:
     def __call__(self, samples: Sequence[T]) -> list[list[T]]:
         capacities = self._capacities
         rows = [
-            [_length(sample, i, length) for length in self._lengths]
+            [
+                length_of(
+                    sample, length, named(sample, f"sample {i} of the list"), "Packer"
+                )
+                for length in self._lengths
+            ]
             for i, sample in enumerate(samples)
         ]
         lengths = np.array(rows, dtype=np.int64).reshape(len(samples), len(capacities))
@@ -547,13 +553,28 @@ class Packer:
         log_once("Packer", name, text, logging.WARNING)
 
 
-def _length(sample: Any, number: int, length: Length) -> int:
-    called = named(sample, f"sample {number} of the list")
-    value = measure_item(sample, length, called, "Packer")
+def length_of(sample: Any, length: Length, called: str, owner: str) -> int:
+    """Return the length of a sample, at most `MOST`.
+
+    Args:
+        sample: The sample.
+        length: The name of a field, or a function of the sample.
+        called: The name of the sample in errors.
+        owner: The name of the caller in errors.
+
+    Raises:
+        ConfigError: If the field is missing, or the length is no whole number >= 0.
+
+    Example:
+        >>> length_of({"ids": [5, 6]}, "ids", "sample 0", "Packer")
+        2
+    """
+    value = measure_item(sample, length, called, owner)
     result = whole_number(value, 0)
     if result is None:
+        label = repr(length) if isinstance(length, str) else function_name(length)
         raise ConfigError(
-            f"Packer: length {length!r} of {called} must be a whole number >= 0, got "
+            f"{owner}: length {label} of {called} must be a whole number >= 0, got "
             f"{str(value)[:80]} ({type(value).__name__})"
         )
     return min(result, MOST)

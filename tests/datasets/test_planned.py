@@ -38,7 +38,7 @@ from energize import (
 )
 from energize.core.config import unpacked
 from energize.datasets.planned import BudgetBatchDataset, PackDataset, PlannedDataset
-from energize.errors import ColumnError, EmptyDatasetError
+from energize.errors import ColumnError, EmptyDatasetError, SubstitutionError
 from energize.experimental import LevelDataset, Stage, StagedDataset, StagePlan
 from energize.integrations.torch_data import as_torch_dataset
 from tests.support.loading import loader_of, take, with_pid
@@ -569,14 +569,14 @@ def skipping(sample):
     return sample
 
 
-def test_failed_and_skipped_samples_are_substituted_in_packs():
+def test_failed_and_skipped_samples_are_left_out_of_packs_on_any_ranks():
     dataset = packs(MapDataset(mix(), skipping))
     whole = []
     for ranks in (1, 2):
         loaders = loaders_of(dataset, ranks, on_error="skip")
         whole.append(in_turn(loaders, 24 // ranks))
     assert whole[0] == whole[1]
-    assert [len(pack) for pack in whole[0]] == [len(p) for p in packs().at(range(24))]
+    assert all(sum(map(tokens_of, pack)) <= 100 for pack in whole[0])
     assert all(n % 7 and n % 11 for _, n in samples_of(whole[0]))
 
 
@@ -664,6 +664,101 @@ def test_an_evaluation_marks_the_rows_of_skipped_samples():
     assert sorted(real) == sorted(s for s in samples if s[1] % 7 and s[1] % 11)
 
 
+EVERY_THIRD = {(name, n) for name in "ab" for n in range(0, 150, 3)}
+
+
+def readable(sample):
+    if sample in EVERY_THIRD:
+        raise SkipSample("every third")
+    return sample
+
+
+def lengths_in(dataset):
+    """The length of each sample by the columns."""
+    return {
+        source[n]: source.column("tokens").values[n]
+        for source in dataset.sources
+        for n in range(source.count)
+    }
+
+
+@pytest.mark.parametrize("make", [packs, budgets])
+def test_samples_that_fail_are_left_out_of_their_group(make):
+    dataset = make(MapDataset(mix(), readable))
+    whole = make(mix())
+    for item, planned in zip(dataset.at(range(60)), whole.at(range(60)), strict=True):
+        expected = [sample for sample in planned if sample not in EVERY_THIRD]
+        assert not expected or item == expected
+    loaders = loaders_of(dataset, 3)
+    assert in_turn(loaders, 20) == dataset.at(range(60))
+
+
+@settings(deadline=None, max_examples=40)
+@given(window=st.integers(1, 40), capacity=st.integers(40, 120))
+def test_packs_keep_capacities_when_samples_fail(window, capacity):
+    dataset = packs(MapDataset(mix(), readable), capacity, window=window)
+    lengths = lengths_in(dataset)
+    for pack in dataset.at(range(30)):
+        assert 0 < sum(lengths[sample] for sample in pack) <= capacity
+
+
+def test_a_pack_that_fails_is_replaced_by_another_pack():
+    def packer(samples):
+        if len(samples) == 3:
+            raise SkipSample("three")
+        return samples
+
+    dataset = PackDataset(mix(), "tokens", 100, packer, window=32)
+    whole = packs().at(range(200))
+    assert {len(pack) for pack in whole} > {3}
+    for pack in dataset.at(range(50)):
+        assert len(pack) != 3
+        assert pack in whole
+
+
+def test_an_evaluation_leaves_out_what_fails():
+    dataset = packs(MapDataset(source("a", 70), readable)).with_role("eval")
+    read = samples_of(loader_of(dataset))
+    assert set(read) == set(source("a", 70)) - EVERY_THIRD
+
+
+# Measured lengths
+
+
+def measured(measure, capacity=100):
+    return packs(capacity=capacity, measure=measure)
+
+
+def test_samples_that_do_not_fit_are_left_out():
+    lengths = lengths_in(mix())
+    dataset = measured(lambda sample: 3 * lengths[sample], 120)
+    for pack in dataset.at(range(40)):
+        assert 0 < 3 * sum(lengths[sample] for sample in pack) <= 120
+
+
+@pytest.mark.parametrize("value", ["5", None, float("nan"), -5, 2.5])
+def test_a_measure_that_is_no_length_is_an_error(value):
+    with pytest.raises(EncoderError, match=r"whole number >= 0, got (.|\n)*at [ab]"):
+        measured(lambda _: value)[0]
+
+
+def test_a_measure_that_nothing_fits_is_an_error():
+    with pytest.raises(SubstitutionError):
+        measured(lambda _: 10**30)[0]
+
+
+@pytest.mark.parametrize("length", [1e19, 1e300, 2**62])
+def test_lengths_beyond_all_capacities_are_too_long(length):
+    column = {"tokens": [5, 7, length, 3]}
+    samples = ListSource("abcd", columns=column)
+    with pytest.raises(ColumnError, match="longer samples by source: list: 1 of 4"):
+        packs(samples)[0]
+    with pytest.raises(ColumnError, match="but a batch holds 160"):
+        budgets(samples)[0]
+    kept = chain.from_iterable(packs(samples, too_long="drop"))
+    assert sorted(kept) == ["a", "b", "d"]
+
+
 # Bad input
 
 
@@ -726,7 +821,7 @@ def test_samples_that_are_all_too_long_are_an_error():
 
 def test_a_measure_must_give_a_length():
     dataset = packs(measure=lambda sample: "long")
-    with pytest.raises(EncoderError, match="whole number >= 0, got 'long'"):
+    with pytest.raises(EncoderError, match="whole number >= 0, got long"):
         dataset.at([0])
 
 
