@@ -162,6 +162,13 @@ class Batching:
     drop_last: bool = False
     packing: int | PackPlan | None = None
 
+    def __post_init__(self) -> None:
+        if self.drop_last and isinstance(self.batch_size, BatchBudget):
+            raise ConfigError(
+                "batch_drop_last has no effect with batch_budget, whose batches have "
+                "any number of samples. Remove batch_drop_last"
+            )
+
     @classmethod
     def of_arguments(
         cls,

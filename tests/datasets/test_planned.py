@@ -933,6 +933,11 @@ def test_an_encoder_packs_and_batches_by_columns(texts):
         (Grouping, {"batch_budget": {"tokens": 40}}, "batch_group_criterion"),
         (Packing, {"batch_budget": {"tokens": 4}}, "a batch holds 4"),
         (Packing, {"batch_budget": {"tokens": 40}, "batch_size": 2}, "both set"),
+        (
+            Packing,
+            {"batch_budget": {"tokens": 40}, "batch_drop_last": True},
+            "batch_drop_last has no effect",
+        ),
         (Packing, {"batch_size": ...}, "batch_size is missing"),
     ],
 )
