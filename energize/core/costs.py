@@ -19,7 +19,13 @@ from energize.core.dataset import IndexedDataset
 from energize.core.description import described, function_name
 from energize.core.node import SourceNode
 from energize.core.records import fields_of, is_record
-from energize.errors import ColumnError, ConfigError, NotIndexedError, nearest
+from energize.errors import (
+    ColumnError,
+    ConfigError,
+    EnergizeError,
+    NotIndexedError,
+    nearest,
+)
 
 Cost: TypeAlias = str | Callable[..., Any]
 """The name of a column, or a function of columns.
@@ -128,7 +134,7 @@ class ColumnCost:
         if isinstance(self.cost, str):
             result = values[self.cost]
         else:
-            result = call_without_draws(self.cost, "ColumnCost", **values)
+            result = _called(self.cost, source, values)
         costs = np.asarray(result, dtype=np.float64)
         if not costs.ndim:
             costs = np.broadcast_to(
@@ -258,6 +264,22 @@ class ColumnCosts:
                 "lambda tokens: tokens + 1"
             )
         return costs
+
+
+def _called(
+    function: Callable[..., Any], source: SourceNode[Any], values: dict[str, Any]
+) -> Any:
+    """Return the result of a function of columns for samples of a source."""
+    try:
+        return call_without_draws(function, "ColumnCost", **values)
+    except EnergizeError:
+        raise
+    except Exception as reason:
+        raise ColumnError(
+            f"{source.name}: {function_name(function)} of the columns "
+            f"{', '.join(values)} raised {type(reason).__name__}: {reason}. Its "
+            "parameters are arrays of several samples"
+        ) from reason
 
 
 LevelCost: TypeAlias = (

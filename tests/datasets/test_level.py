@@ -219,6 +219,16 @@ class TestSeveralCosts:
             BatchDataset(samples, 4, list, level=BOTH, global_batch_size=24)
 
 
+def test_a_function_of_columns_that_raises_is_named_with_its_source():
+    def unusual(tokens):
+        raise KeyError("size")
+
+    with pytest.raises(
+        ColumnError, match=r"texts: .*unusual.*tokens.*KeyError: 'size'"
+    ):
+        BatchDataset(lengths(8), 2, list, level=unusual, global_batch_size=8).at([0])
+
+
 def yielding(items):
     yield from items
 

@@ -153,6 +153,19 @@ def test_planned_packs_have_the_losses_of_their_samples(name):
     assert sorted(seen) == sorted(PACKS[0])
 
 
+def test_planned_packs_of_a_column_that_is_too_short_are_within_the_capacity():
+    processor, model = weighed("smolvlm")
+    columns = {"tokens": [4] * len(PACKS[0])}
+    talks = ListSource([talk(number) for number in PACKS[0]], columns=columns)
+    encoder = ProcessorTaskEncoder(processor, packing=ModelPacking(model))
+    packs = encoder.build_batch(
+        encoder.build_encode_sample(talks),
+        batch_size=1,
+        packing_buffer_size=PackPlan("tokens", 64),
+    )
+    assert max(packs[i].input_ids.shape[1] for i in range(len(packs))) <= 64
+
+
 @pytest.mark.parametrize("name", ["qwen2_vl", "qwen2_5_vl", "qwen3_vl"])
 def test_positions_on_three_axes_are_those_of_the_model(name):
     processor, model = weighed(name)
