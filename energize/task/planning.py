@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from energize.core.checks import check_names, checked_choice, checked_whole
@@ -78,6 +78,13 @@ class PackPlan:
             for name, value in packing.items()
         }
         return cls(**values)
+
+    def with_measure(self, measure: Callable[[Any], int]) -> PackPlan:
+        """Return the plan with a measure, unless it has one or several lengths."""
+        lengths = self.length if isinstance(self.length, tuple) else (self.length,)
+        if self.measure is not None or len(lengths) > 1:
+            return self
+        return replace(self, measure=measure)
 
     def packs(
         self, samples: Dataset[Any], packer: Callable[[list[Any]], Any]

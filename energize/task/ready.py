@@ -12,7 +12,7 @@ import math
 import re
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib import import_module
 from itertools import chain, compress
 from operator import gt
@@ -721,9 +721,8 @@ class ProcessorTaskEncoder(TaskEncoder[Any, Any, Any, Any]):
                 "packing fills rows with samples. Pass ProcessorTaskEncoder(processor, "
                 f"packing=ModelPacking(model){options})"
             )
-        if isinstance(packing, PackPlan) and not isinstance(packing.length, tuple):
-            # The encoder has counted the tokens, so no pack is longer than planned.
-            packing = replace(packing, measure=packing.measure or _tokens)
+        if isinstance(packing, PackPlan):
+            packing = packing.with_measure(_tokens)
         hooks = {"select_samples_to_pack", "pack_selected_samples"}
         return super()._packed(samples, packing, active | hooks)
 
