@@ -31,7 +31,7 @@ from energize.core.checks import (
 )
 from energize.core.costs import ColumnCost, Cost, named
 from energize.core.dataset import Dataset, IndexedDataset
-from energize.core.description import described, function_name, generates
+from energize.core.description import function_name, generates
 from energize.core.failures import Failed
 from energize.core.ignored import log_once
 from energize.core.lanes import WorkerConfig
@@ -488,12 +488,7 @@ class PlannedDataset(IndexedDataset[T_co]):
 
     def settings(self) -> dict[str, Any]:
         settings = super().settings()
-        settings["lengths"] = [
-            {**length.describe(), "function": described(length.cost)}
-            if not isinstance(length.cost, str)
-            else length.describe()
-            for length in self.lengths
-        ]
+        settings["lengths"] = [length.identify() for length in self.lengths]
         return settings
 
     @cached_property
@@ -700,7 +695,9 @@ class PackDataset(PlannedDataset[T_co]):
             index = np.arange(source.count, dtype=np.int64)
             is_long = np.zeros(source.count, dtype=np.bool_)
             for column, length in enumerate(self.lengths):
-                values = length.of_samples(source, index, allow_zero=column > 0)
+                values = length.of_samples(
+                    source, index, allow_zero=column > 0, called="length"
+                )
                 is_long |= values > self.capacities[column]
             if is_long.any():
                 yield source, int(is_long.sum()), source.count
