@@ -96,6 +96,7 @@ from .order.quota import Quota
 from .order.weights import Schedule
 from .preparation import prepare, write_shards
 from .report import Ledger
+from .task.classification import ImageClassificationTaskEncoder
 from .task.decode import SampleDecoder
 from .task.encoder import DefaultTaskEncoder, TaskEncoder
 from .task.hooks import (
@@ -108,7 +109,7 @@ from .task.hooks import (
     homogeneous_concat_mix,
     stateless,
 )
-from .task.ready import ImageClassificationTaskEncoder, ProcessorTaskEncoder
+from .task.ready import ProcessorTaskEncoder
 
 __version__: str
 

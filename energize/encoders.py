@@ -4,6 +4,10 @@ A task encoder turns stored samples into batches for a model. The most common na
 also in `energize`.
 """
 
+from energize.task.classification import (
+    ImageClassificationBatch,
+    ImageClassificationTaskEncoder,
+)
 from energize.task.decode import SampleDecoder
 from energize.task.encoder import AugmentTaskEncoder, DefaultTaskEncoder, TaskEncoder
 from energize.task.hooks import (
@@ -23,8 +27,6 @@ from energize.task.hooks import (
 from energize.task.model_packing import ModelPacking
 from energize.task.planning import BatchBudget, PackPlan
 from energize.task.ready import (
-    ImageClassificationBatch,
-    ImageClassificationTaskEncoder,
     Padding,
     ProcessorBatch,
     ProcessorTaskEncoder,
