@@ -72,6 +72,7 @@ from energize.order.weights import (
     integrated_shares,
     numbers_only,
     shares_at,
+    weight_exponent,
 )
 
 T = TypeVar("T")
@@ -103,7 +104,9 @@ class BlendDataset(MixDataset[T_co]):
         *pairs: Pairs (dataset, weight), one iterable of pairs, or a mapping
             `{name: dataset}`. A weight is a number or a `Schedule`; weights need not
             sum to 1. Datasets with weight 0 are never drawn.
-        weights: Weights by name, or a `WeightScheduler`; only for datasets by name.
+        weights: Weights by name, or a `WeightScheduler`, only for datasets by name; or
+            "size" or "sqrt_size" for datasets without weights: their items in one pass,
+            or the root of that number.
         scheme: How slots are assigned: a name, or an object with `counts` and `locate`.
             None is "block" if `block_size` is set, else "even", which keeps the shares
             in every prefix and randomizes the order within that bound.
@@ -113,10 +116,12 @@ class BlendDataset(MixDataset[T_co]):
         max_epochs: The number of epochs of a dataset that are read: one number, a list,
             or numbers by name. None for no limit with "restart", else 1. With a limit,
             "restart" ends when all datasets have reached it.
-        temperature: Replaces each weight w by w ** temperature. 1 keeps the weights, 0
-            makes them equal.
+        temperature: T, above 0, replaces each weight w by w ** (1 / T): 1 keeps the
+            weights, and higher values give more even shares.
+        exponent: Replaces each weight w by w ** exponent, as the reciprocal of
+            `temperature`: 0 makes all weights equal. Set one of the two.
         min_share: The lowest share of a dataset with a weight: one number, a list, or
-            numbers by name. Applied after `temperature`.
+            numbers by name. Applied after `temperature` and `exponent`.
         max_share: The highest share of a dataset, as `min_share`.
         unit: The unit of shares: "samples", the name of a column such as "tokens", or a
             function of columns, which keep the blend indexed (see `CostScheme`); or an
@@ -132,7 +137,8 @@ class BlendDataset(MixDataset[T_co]):
         **options: Options of the scheme, such as `block_size`.
 
     Raises:
-        WeightError: If weights are missing, negative, not finite or all 0.
+        WeightError: If weights are missing, negative, not finite or all 0, or if they
+            are sizes and a size is unknown.
         EmptyDatasetError: If a dataset with a weight has no items.
         ColumnError: If a column is not indexed, or a cost is not above 0.
         ConfigError: For other invalid arguments.
@@ -166,12 +172,16 @@ class BlendDataset(MixDataset[T_co]):
 
     def __init__(  # noqa: PLR0913
         self,
-        *pairs: PairOf[T_co] | Iterable[PairOf[T_co]] | Mapping[str, Dataset[T_co]],
-        weights: Mapping[str, Weight] | WeightScheduler | None = None,
+        *pairs: Dataset[T_co]
+        | PairOf[T_co]
+        | Iterable[PairOf[T_co]]
+        | Mapping[str, Dataset[T_co]],
+        weights: Mapping[str, Weight] | WeightScheduler | str | None = None,
         scheme: str | Scheme | None = None,
         stop: str = "restart",
         max_epochs: int | Sequence[int | None] | Mapping[str, int] | None = None,
         temperature: float = 1.0,
+        exponent: float = 1.0,
         min_share: float | Sequence[float | None] | Mapping[str, float] | None = None,
         max_share: float | Sequence[float | None] | Mapping[str, float] | None = None,
         unit: UnitArgument | None = None,
@@ -188,7 +198,8 @@ class BlendDataset(MixDataset[T_co]):
             slot_limits(
                 [1] * len(entries), stop, [entry.max_epochs for entry in entries]
             )
-            entries = limited_entries(entries, names, temperature, min_share, max_share)
+            power = weight_exponent(temperature, exponent)
+            entries = limited_entries(entries, names, power, min_share, max_share)
             if isinstance(scheme, str):
                 if stop == "restart" and max_epochs is None:
                     entries = _flattened(entries, scheme, options, checked)

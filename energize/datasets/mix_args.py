@@ -18,18 +18,19 @@ from energize.core.node import INFINITE
 from energize.errors import ConfigError, NotIndexedError, WeightError
 from energize.order.quota import Quota
 from energize.order.weights import (
+    SIZE_RULES,
     Compound,
     Weight,
     WeightScheduler,
     as_fraction,
-    checked_temperature,
     describe_differences,
     ever_positive,
     lean,
     limited,
     numbers_only,
     parse_weight,
-    tempered,
+    raised,
+    size_weight,
 )
 
 T_co = TypeVar("T_co", covariant=True)
@@ -71,7 +72,8 @@ def checked_entries(
     Args:
         datasets: Pairs (dataset, weight), one iterable of pairs, or one mapping of
             names to datasets.
-        weights: Weights by name, for a mapping; else None.
+        weights: Weights by name, for a mapping; a rule of `SIZE_RULES` for datasets
+            alone; else None.
         max_epochs: How many epochs of each dataset are read at most.
         target_weights: The weight of each dataset in the loss; None if it is `weights`.
 
@@ -115,6 +117,13 @@ def _listed(
 ) -> tuple[Sequence[Any], list[str] | None]:
     """Return the pairs of a mix, and the names of its datasets."""
     only = datasets[0] if len(datasets) == 1 else None
+    if isinstance(weights, str):
+        checked_choice(weights, "weights", SIZE_RULES)
+        alone = isinstance(only, Iterable) and not isinstance(only, Dataset)
+        parts: Any = only if alone else datasets
+        named = dict(parts if isinstance(parts, Mapping) else enumerate(parts))
+        rows = [_weighed_by_size(weights, *row) for row in named.items()]
+        return rows, list(map(str, named)) if isinstance(parts, Mapping) else None
     if isinstance(only, Mapping):
         names = [str(name) for name in only]
         return list(zip(only.values(), by_name(weights, names), strict=True)), names
@@ -127,6 +136,26 @@ def _listed(
         return datasets, None
     is_pair = isinstance(only, Sequence) and only and isinstance(only[0], Dataset)
     return (datasets if is_pair else list(only)), None
+
+
+def _weighed_by_size(rule: str, name: Any, dataset: Any) -> PairOf[Any]:
+    """Return a dataset with a weight by the items of one pass over it."""
+    if not isinstance(dataset, Dataset):
+        raise WeightError(
+            f"weights={rule!r} sets all weights, but dataset {name!r} is "
+            f"{str(dataset)[:80]!r}. Pass datasets without weights"
+        )
+    try:
+        size = tree.pass_length(dataset)
+    except NotIndexedError:
+        size = INFINITE
+    if size == INFINITE:
+        raise WeightError(
+            f"weights={rule!r} needs the size of dataset {name!r}, but the length of "
+            f"this {type(dataset).__name__} is only known by reading it. Pass a number "
+            "as the weight of every dataset"
+        )
+    return dataset, size_weight(rule, size)
 
 
 def _checked_entry(row: Any, name: str | None, location: str) -> MixEntry:
@@ -204,12 +233,11 @@ def by_name(weights: object, names: Sequence[str]) -> list[Any]:
 def limited_entries(
     entries: Sequence[MixEntry],
     names: list[str] | None,
-    temperature: object,
+    exponent: float,
     min_share: PerDataset,
     max_share: PerDataset,
 ) -> list[MixEntry]:
-    """Return entries with weights changed by temperature, floors and caps."""
-    exponent = checked_temperature(temperature)
+    """Return entries with weights changed by an exponent, floors and caps."""
     weights = tuple(entry.weight for entry in entries)
     bounded = min_share is not None or max_share is not None
     if bounded and numbers_only(weights) is None:
@@ -217,7 +245,7 @@ def limited_entries(
             "min_share and max_share need weights that are numbers. Limit the points "
             "of a schedule instead"
         )
-    changed = _tempered(weights, exponent)
+    changed = _raised(weights, exponent)
     if bounded:
         least = _limits(min_share, names, len(entries), "min_share")
         most = _limits(max_share, names, len(entries), "max_share")
@@ -226,14 +254,14 @@ def limited_entries(
     return [entry._replace(weight=weight) for entry, weight in rows]
 
 
-def _tempered(weights: tuple[Weight, ...], temperature: float) -> Sequence[Any]:
-    if temperature == 1:
+def _raised(weights: tuple[Weight, ...], exponent: float) -> Sequence[Any]:
+    if exponent == 1:
         return weights
     numbers = numbers_only(weights)
     if numbers is not None:
-        return tempered(numbers, temperature)
+        return raised(numbers, exponent)
     shares = range(len(weights))
-    return [Compound("share", weights, number, temperature) for number in shares]
+    return [Compound("share", weights, number, exponent) for number in shares]
 
 
 def _limits(

@@ -34,7 +34,15 @@ _ONE_BY_ONE: tuple[type[Any], ...] = (
 )
 """Nodes that treat each sample independently of other samples."""
 
-_OF_THE_WHOLE = ("unit", "stop", "max_epochs", "temperature", "min_share", "max_share")
+_OF_THE_WHOLE = (
+    "unit",
+    "stop",
+    "max_epochs",
+    "temperature",
+    "exponent",
+    "min_share",
+    "max_share",
+)
 
 
 def by_property(

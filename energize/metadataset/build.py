@@ -27,7 +27,7 @@ from energize.datasets.stage_plan import Stage, stage_label
 from energize.datasets.stages import StagedDataset
 from energize.errors import ConfigError, EnergizeError
 from energize.metadataset.factories import loaded_dataset, loaded_datasets
-from energize.metadataset.leaves import Share, plain_shares
+from energize.metadataset.leaves import Share, mix_weights, plain_shares
 from energize.metadataset.located import noted, place_noted
 from energize.metadataset.models import CompositionKeys, Packing
 from energize.metadataset.nodes import (
@@ -614,15 +614,15 @@ class Builder:
 def _blended(datasets: Sequence[Dataset[Any]], node: Mix) -> Dataset[Any]:
     """Return a blend by weights."""
     entries: list[Any] = []
-    rows = zip(datasets, node.children, strict=True)
-    for number, (dataset, child) in enumerate(rows):
+    rows = zip(datasets, node.children, mix_weights(node), strict=True)
+    for number, (dataset, child, weight) in enumerate(rows):
         if child.max_epochs is not None and not _ends(dataset):
             raise ConfigError(
                 f"max_epochs of entry [{number}] is {child.max_epochs}, but that "
                 "blend never ends, so it has no epochs. Set max_epochs of the "
                 "datasets in it, or set its stop"
             )
-        entries.append(MixEntry(dataset, child.weight, name=child.entry_name))
+        entries.append(MixEntry(dataset, weight, name=child.entry_name))
     correction = node.max_correction if isinstance(node, Blend) else None
     return BlendDataset(
         entries,
@@ -665,7 +665,7 @@ def _shuffled(node: Mix) -> bool:
 
 def _flat(parts: Sequence[Share], around: Mix) -> Mix:
     """Return parts of a plain blend as a blend of its own."""
-    return around.with_children(
+    flat = around.with_children(
         [
             part.node.model_copy(
                 update={
@@ -677,6 +677,7 @@ def _flat(parts: Sequence[Share], around: Mix) -> Mix:
             for part in parts
         ]
     )
+    return flat.model_copy(update={"weights": None})
 
 
 def _together(parts: Sequence[Share]) -> Share:

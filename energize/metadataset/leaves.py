@@ -22,10 +22,19 @@ from energize.metadataset.nodes import (
 from energize.order import Schedule
 from energize.order.quota import epoch_counts
 from energize.order.timeline import WEIGHTLESS
-from energize.order.weights import checked_weight, limited, tempered
+from energize.order.weights import (
+    checked_weight,
+    limited,
+    raised,
+    size_weight,
+    weight_exponent,
+)
 
 N = TypeVar("N", bound=MixNode)
 _log = logging.getLogger("energize")
+
+_ENDS = {"stop", "max_epochs"}
+"""Options of a blend by weights that give it epochs of its own."""
 
 # Names
 
@@ -284,10 +293,11 @@ def expected_shares(node: Mix, step: int = 0) -> list[Fraction]:
         return normalised(_counts(node))
     weights = _weights(node, step)
     options = node.options
-    if {"temperature", "min_share", "max_share"} & options.keys():
+    changes = ("temperature", "exponent", "min_share", "max_share")
+    if options.keys() & changes:
         with place_noted(node.location):
-            if "temperature" in options:
-                weights = tempered(weights, options["temperature"])
+            heat, power = (options.get(name, 1) for name in changes[:2])
+            weights = raised(weights, weight_exponent(heat, power))
             weights = limited(
                 weights, options.get("min_share"), options.get("max_share")
             )
@@ -296,13 +306,27 @@ def expected_shares(node: Mix, step: int = 0) -> list[Fraction]:
     return normalised(weights)
 
 
+def mix_weights(node: Mix) -> list[Any]:
+    """Return the weights of the children of a blend, by their sizes if it sets that."""
+    rule = node.weights if isinstance(node, Blend) else None
+    if not isinstance(rule, str):
+        return [child.weight for child in node.children]
+    return [size_weight(rule, _pass_length(child)) for child in node.children]
+
+
+def _pass_length(node: MixNode) -> int:
+    """Return the samples in one pass over what a node reads."""
+    if isinstance(node, Mix) and not (node.by_quotas or node.options.keys() & _ENDS):
+        rows = zip(node.children, mix_weights(node), strict=True)
+        return sum(_pass_length(child) for child, weight in rows if weight)
+    return _size(node)
+
+
 def _weights(node: Mix, step: int) -> list[Any]:
     """Return the weights of the children of a blend at a step."""
     weights = []
-    for child in node.children:
-        weight = child.weight
-        if isinstance(weight, Schedule):
-            weight = weight.value(step)
+    for entry in mix_weights(node):
+        weight = entry.value(step) if isinstance(entry, Schedule) else entry
         checked_weight(weight, node.location)
         weights.append(weight)
     if not any(weights):

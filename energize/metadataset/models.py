@@ -51,7 +51,7 @@ from energize.order.composition import BATCHING_METHODS
 from energize.order.quota import Quota, epoch_size_in_samples
 from energize.order.stopping import STOP_RULES
 from energize.order.timeline import SCHEMES
-from energize.order.weights import INTERPOLATIONS
+from energize.order.weights import INTERPOLATIONS, SIZE_RULES
 from energize.packing.packer import METHODS, Packer
 from energize.task.encoder import Level
 from energize.task.planning import PackPlan
@@ -67,7 +67,15 @@ NODE = (
 )
 
 _WEIGHTS = (
-    {"scheme", "block_size", "stop", "temperature", "unit", "max_correction"},
+    {
+        "scheme",
+        "block_size",
+        "stop",
+        "temperature",
+        "exponent",
+        "unit",
+        "max_correction",
+    },
     {"weight", "min_share", "max_share", "max_epochs", "target_weight"},
 )
 _QUOTAS = (
@@ -135,6 +143,10 @@ EntryName = Annotated[
 ]
 Table = dict[str, Any]
 Number = Annotated[NonNegativeInt | _Float, Expected("a finite number, 0 or more")]
+Temperature = Annotated[
+    PositiveInt | Annotated[float, Field(gt=0, allow_inf_nan=False)],
+    Expected("a finite number above 0; exponent: 0 makes shares equal"),
+]
 Portion = Annotated[
     Annotated[int, Field(ge=0, le=1)] | Annotated[float, Field(ge=0, le=1)],
     Expected("a number from 0 to 1"),
@@ -215,6 +227,14 @@ Weight = Annotated[
     ),
 ]
 """A number, or a `Schedule`."""
+
+
+_WeightsByValue = Annotated[dict[str, Weight], Field(min_length=1)]
+_BlendWeights = Annotated[
+    Annotated[str, OneOf(SIZE_RULES), Tag("<rule>")]
+    | Annotated[_WeightsByValue, Tag("<mapping>")],
+    Discriminator(lambda value: "<rule>" if isinstance(value, str) else "<mapping>"),
+]
 
 
 class ItemField(Keys):
@@ -499,13 +519,13 @@ class PropertyKeys(WeighedKeys):
     """Keys that mix samples by a property of theirs."""
 
     by: Text | None = None
-    weights: Annotated[dict[str, Weight], Field(min_length=1)] | None = None
+    weights: _WeightsByValue | None = None
     other: Weight | None = None
 
     @model_validator(mode="after")
     def _property(self) -> PropertyKeys:
         if self.by is None:
-            if self.weights is not None or self.other is not None:
+            if isinstance(self.weights, Mapping) or self.other is not None:
                 raise ConfigError(
                     "'weights' and 'other' need the property 'by'. Use 'weight' for "
                     "the share of an entry in its blend"
@@ -514,7 +534,7 @@ class PropertyKeys(WeighedKeys):
             raise ConfigError(
                 f"by: write {SUBFLAVORS}{self.by.partition('.')[2]}, with an s"
             )
-        elif self.weights is None:
+        elif not isinstance(self.weights, Mapping):
             raise ConfigError("'by' needs 'weights', such as {high: 3, low: 1}")
         elif not any(self.weights.values()) and not self.other:
             raise ConfigError("weights: all are 0. Set at least one above 0")
@@ -617,7 +637,8 @@ class BlendSettings(Keys):
     scheme: Annotated[str, OneOf(SCHEMES)] | None = None
     block_size: PositiveInt | None = None
     stop: Annotated[str, OneOf(STOP_RULES)] | None = None
-    temperature: Number | None = 1
+    temperature: Temperature | None = 1
+    exponent: Number | None = 1
     unit: Unit | None = "samples"
     epoch_size: EpochSize | None = None
     sampling_method: Annotated[str, OneOf(SAMPLING_METHODS)] | None = None
@@ -628,6 +649,7 @@ BLEND_DEFAULTS: Final[Mapping[str, Any]] = {
     "block_size": None,
     "stop": None,
     "temperature": 1,
+    "exponent": 1,
     "unit": "samples",
 }
 """The settings of a blend by weights that are options of `BlendDataset`."""
@@ -647,6 +669,7 @@ class BlendKeys(ListKeys, PropertyKeys, BlendSettings):
 
     list_key = "blend"
     blend: Annotated[list[BlendEntry], Field(min_length=1), BeforeValidator(_few)]
+    weights: _BlendWeights | None = None  # type: ignore[assignment]  # also by size
 
     @cached_property
     def by_quotas(self) -> bool:  # type: ignore[override]
@@ -678,12 +701,22 @@ class BlendKeys(ListKeys, PropertyKeys, BlendSettings):
             raise ConfigError(
                 f"block_size needs scheme: block, got scheme: {self.scheme}"
             )
+        if isinstance(self.weights, str):
+            self._check_sizes(self.weights)
         if self.by is not None:
             self._check_property(weights)
         if not self.by_quotas:
             self._check_weights(every=(info.context or {}).get("weighs_all", True))
             self._check_targets()
         return self
+
+    def _check_sizes(self, rule: str) -> None:
+        fixed = self._keys_of(_QUOTAS) or self._keys_of((set(), {"weight"}))
+        if fixed:
+            raise ConfigError(
+                f"'weights: {rule}' sets the weights of all entries, so {fixed[0]} has "
+                "no effect. Remove one of them"
+            )
 
     def _check_property(self, weights: list[str]) -> None:
         weighed = [key for key in weights if "entry" in key]

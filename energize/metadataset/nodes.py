@@ -480,10 +480,16 @@ class Mix(MixNode, ListKeys):
 class Blend(Mix, BlendSettings, OuterBlendSettings):
     """Nodes that are mixed by weights or quotas; with `by`, the samples of the values
     of a property.
+
+    Args:
+        by: The property; None without one.
+        weights: A rule of `SIZE_RULES` in place of the weights of the nodes; None, or
+            the weights of the values of the property.
     """
 
     list_key = "blend"
     by: str | None = None
+    weights: Any = None
 
     @cached_property
     def by_quotas(self) -> bool:  # type: ignore[override]  # constant in other lists

@@ -25,6 +25,9 @@ from energize.errors import ConfigError, WeightError, nearest
 
 INTERPOLATIONS = ("step", "linear", "cosine")
 
+SIZE_RULES = ("size", "sqrt_size")
+"""Weights of datasets by their sizes."""
+
 _SUM_TOLERANCE = 1e-6
 
 
@@ -404,39 +407,74 @@ def largest_remainder(weights: Sequence[int], seats: int) -> Int64Array:
     return shares
 
 
-def checked_temperature(temperature: object) -> float:
-    """Return `temperature` as a finite float, 0 or more."""
-    number = real_number(temperature)
-    if number is None or not 0 <= number < math.inf:
+def size_weight(rule: str, size: int) -> float:
+    """Return the weight of a dataset by its size.
+
+    Args:
+        rule: One of `SIZE_RULES`.
+        size: Number of items in one pass.
+
+    Example:
+        >>> size_weight("size", 9), size_weight("sqrt_size", 9)
+        (9, 3.0)
+    """
+    return size if rule == "size" else math.sqrt(size)
+
+
+def weight_exponent(temperature: object, exponent: object) -> float:
+    """Return the power of weights that a temperature or an exponent sets.
+
+    Args:
+        temperature: T of w ** (1 / T), above 0; 1 if it is not set.
+        exponent: The power itself, 0 or more; 1 if it is not set.
+
+    Raises:
+        ConfigError: If one is not valid, or both are set.
+
+    Example:
+        >>> weight_exponent(5, 1), weight_exponent(1, 0.5)
+        (0.2, 0.5)
+    """
+    heat = real_number(temperature)
+    power = real_number(exponent)
+    if heat is None or not 0 < heat < math.inf:
         raise ConfigError(
-            f"temperature must be a finite number >= 0, got {temperature!r}"
+            f"temperature must be a finite number > 0, got {temperature!r}. Set "
+            "exponent=0 for equal shares"
         )
-    return float(number)
+    if power is None or not 0 <= power < math.inf:
+        raise ConfigError(f"exponent must be a finite number >= 0, got {exponent!r}")
+    if heat != 1 and power != 1:
+        raise ConfigError(
+            f"temperature={temperature} means exponent={1 / float(heat):.4g}, but "
+            f"exponent is {exponent}. Set one of them"
+        )
+    return float(power) / float(heat)
 
 
-def tempered(weights: Sequence[float | Fraction], temperature: float) -> list[float]:
-    """Return shares in the ratio of weight ** temperature.
+def raised(weights: Sequence[float | Fraction], exponent: float) -> list[float]:
+    """Return shares in the ratio of weight ** exponent.
 
     1 keeps the ratio of the weights, 0 makes all shares equal, and values in between
-    raise small shares. This is the reciprocal of the temperature of a softmax.
+    raise small shares. The exponent is the reciprocal of a temperature.
 
     Args:
         weights: Weights, 0 or more. A weight of 0 stays 0.
-        temperature: The exponent, 0 or more.
+        exponent: The exponent, 0 or more.
 
     Raises:
         WeightError: If all weights are 0.
 
     Example:
-        >>> tempered([9, 1], 0.5)
+        >>> raised([9, 1], 0.5)
         [0.75, 0.25]
     """
     most = max(weights, default=0)
     if not most > 0:
         raise WeightError(f"all {len(weights)} weights are 0. Set at least one above 0")
-    raised = [(w / most) ** temperature if w > 0 else 0.0 for w in map(float, weights)]
-    total = math.fsum(raised)
-    return [power / total for power in raised]
+    powers = [(w / most) ** exponent if w > 0 else 0.0 for w in map(float, weights)]
+    total = math.fsum(powers)
+    return [power / total for power in powers]
 
 
 Limits = float | Sequence[float | None] | None
@@ -562,7 +600,8 @@ class Compound:
             listed twice), or "share" (a source of an inner mix).
         parts: The other weights.
         number: For "share", the number of the source in `parts`.
-        temperature: For "share", the temperature of the inner mix.
+        temperature: For "share", the exponent of the inner mix, under the name that
+            states store.
     """
 
     kind: str
@@ -717,12 +756,12 @@ def shares_at(
     return _normalised(weights_at(weights, slots, block))
 
 
-def _normalised(weights: FloatArray, temperature: float = 1.0) -> FloatArray:
-    """Return weights ** temperature divided by the sum of their row."""
+def _normalised(weights: FloatArray, exponent: float = 1.0) -> FloatArray:
+    """Return weights ** exponent divided by the sum of their row."""
     most = weights.max(axis=1, keepdims=True)
     scaled = weights / np.where(most > 0, most, 1.0)
-    if temperature != 1:
-        scaled = np.where(scaled > 0, scaled, np.nan) ** temperature
+    if exponent != 1:
+        scaled = np.where(scaled > 0, scaled, np.nan) ** exponent
         scaled = np.nan_to_num(scaled, nan=0.0)
     total = scaled.sum(axis=1, keepdims=True)
     equal = np.full_like(scaled, 1 / scaled.shape[1])

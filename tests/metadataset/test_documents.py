@@ -138,7 +138,12 @@ data/x | | expected a dataset (a mapping with 'path')
 {blend: [{path: x, weight: {interpolation: liner}}]} | .blend[0].weight.interpolation | 'linear'
 {scheme: blok, blend: [{path: a}]} | .scheme | did you mean 'block'
 {stop: never, blend: [{path: a}]} | .stop | 'all_exhausted', got 'never'
-{temperature: -1, blend: [{path: a}]} | .temperature | expected a finite number
+{temperature: 0, blend: [{path: a}]} | .temperature | a finite number above 0
+{exponent: -1, blend: [{path: a}]} | .exponent | expected a finite number
+{weights: sise, blend: [{path: a}]} | .weights | did you mean 'size'
+{weights: size, blend: [{path: a, weight: 2}]} | | 'weight' of entry [0] has no effect
+{weights: size, blend: [{path: a, repeat: 2}]} | | 'repeat' of entry [0] has no effect
+{weights: {a: 1}, blend: [{path: a}]} | | need the property 'by'
 {block_size: 0, blend: [{path: a}]} | .block_size | got 0
 {scheme: exact, block_size: 9, blend: [{path: a}]} | | block_size needs scheme: block
 {path: a, scheme: exact} | .scheme | has no place here

@@ -63,12 +63,42 @@ def test_a_blend_that_never_ends_is_not_read_once(mix):
     assert "never ends" in told
 
 
+def test_weights_by_size(mix):
+    """p_i is n_i ** (1 / T) over the sum: of samples in the file, also below blends."""
+    inner = "{blend: [{path: b, weight: 5}, {path: c, weight: 1}]}"
+    sizes = {"a": 60, "b": 30, "c": 9}
+    for options, power in [
+        ("weights: size", 1),
+        ("weights: sqrt_size", 1 / 2),
+        ("weights: size, temperature: 5", 1 / 5),
+        ("weights: size, exponent: 0.7", 0.7),
+        ("weights: sqrt_size, scheme: exact", 1 / 2),
+    ]:
+        total = sum(size**power for size in sizes.values())
+        shares = {name: size**power / total for name, size in sizes.items()}
+        file = mix(f"{{{options}, blend: [{{path: a}}, {{path: b}}, {{path: c}}]}}")
+        assert asked(file) == pytest.approx(shares), options
+        counts = drawn(train(file), 10_000)
+        for name, share in shares.items():
+            assert abs(counts[name] - 10_000 * share) < 4, (options, name)
+    file = mix(f"{{weights: size, blend: [{{path: a}}, {inner}]}}")
+    assert asked(file) == pytest.approx({"a": 60 / 99, "b": 32.5 / 99, "c": 6.5 / 99})
+    ranged = "{weights: size, blend: [{path: a, subset: {range: [0, 9]}}, {path: c}]}"
+    assert drawn(train(mix(ranged)), 100) == {"a": 50, "c": 50}
+    by_batch = "{weights: size, blend: [{path: a}, {path: images}]}"
+    assert asked(mix(by_batch)) == pytest.approx({"a": 60 / 90, "images": 30 / 90})
+    ends = (
+        "{weights: size, blend: [{path: a}, {stop: all_exhausted, blend: [{path: b}]}]}"
+    )
+    assert "the shares are unknown" in fault(ConfigError, mix(ends))
+
+
 # By quotas
 
 
 def test_shares_that_are_asked_for(mix):
     inner = "{blend: [{path: b, weight: 9}, {path: c, weight: 1}], weight: 1}"
-    for options in ("", "scheme: random", "temperature: 0", "temperature: 0.5"):
+    for options in ("", "scheme: random", "exponent: 0", "temperature: 2"):
         found = asked(mix(f"{options}\nblend:\n- {{path: a, weight: 1}}\n- {inner}"))
         assert found == pytest.approx({"a": 0.5, "b": 0.45, "c": 0.05})
     file = mix(

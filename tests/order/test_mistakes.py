@@ -103,7 +103,16 @@ BLEND_FAULTS = [
         {"max_epochs": {"a": 1}},
         "max_epochs of dataset='a' is not one of none",
     ),
-    ([(A, 1)], {"temperature": math.nan}, "temperature must be a finite number >= 0"),
+    ([(A, 1)], {"temperature": math.nan}, "temperature must be a finite number > 0"),
+    ([(A, 1)], {"exponent": -1}, "exponent must be a finite number >= 0, got -1"),
+    (
+        [(A, 1)],
+        {"temperature": 5, "exponent": 2},
+        "temperature=5 means exponent=0.2, but exponent is 2. Set one",
+    ),
+    ([A, B], {"weights": "sise"}, "weights='sise' is not one of...did you mean 'size'"),
+    ([(A, 1)], {"weights": "size"}, "sets all weights, but dataset 1 is '1'. Pass"),
+    ([A, STREAM], {"weights": "size"}, "needs the size of dataset 1...Pass a number"),
     ([(A, SCHEDULER)], {}, "dataset 0: a weight is a number, got WeightSched"),
     ([(A, 1)], {"min_share": A}, "min_share: a share must be a number from"),
     ([(A, 1), (B, 1)], {"min_share": 0.6}, "the floors of the 2 datasets sum to 1.2"),
@@ -228,7 +237,7 @@ def test_blends_of_schedules_and_of_blends():
     ]
     twice = BlendDataset((A, Schedule([(0, 1), (1000, 3)])), (B, 2), (A, 1))
     assert [twice.shares(0), twice.shares(1000)[0]] == [[0.5, 0.5], 2 / 3]
-    even = BlendDataset((A, Schedule([(0, 1), (1000, 9)])), (B, 1), temperature=0.5)
+    even = BlendDataset((A, Schedule([(0, 1), (1000, 9)])), (B, 1), temperature=2)
     assert [even.shares(0), even.shares(1000)] == [[0.5, 0.5], [0.75, 0.25]]
     named = BlendDataset(NAMED, weights={"a": 9, "b": 1}, max_share={"a": 0.6})
     assert named.shares() == [0.6, 0.4]

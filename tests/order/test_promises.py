@@ -14,7 +14,7 @@ from energize.order import Schedule, make_scheme
 from energize.order.quota import EpochDraws, Quota, epoch_counts
 from energize.order.stopping import stopped_scheme
 from energize.order.timeline import SCHEMES
-from energize.order.weights import integrated_shares, tempered
+from energize.order.weights import integrated_shares, raised
 from tests.support.schemes import check_counts, deviation, surprise
 from tests.support.tables import row
 
@@ -174,7 +174,7 @@ def test_sources_that_are_over_begin_again_where_they_were():
                 range(int((source == each).sum()))
             ), stop
             assert scheme.counts(3 * size)[each] == (source == each).sum()
-    assert tempered([9, 0, 1], 0) == [0.5, 0, 0.5]
+    assert raised([9, 0, 1], 0) == [0.5, 0, 0.5]
     quotas = [Quota(proportion=each) for each in (0.5, 0.3, 0.2)]
     assert epoch_counts([9, 9, 9], quotas, 7).tolist() == [4, 2, 1]  # 3.5, 2.1 and 1.4
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from energize import BlendDataset, ListSource
 from energize.core.description import described
 from energize.errors import ConfigError, WeightError
 from energize.order import Schedule, WeightSchedulePoint, WeightScheduler
@@ -18,8 +19,8 @@ from energize.order.weights import (
     Era,
     ever_positive,
     limited,
+    raised,
     shares_at,
-    tempered,
     weight_as_described,
 )
 from tests.support.tables import check_faults
@@ -42,6 +43,22 @@ def test_limits_hold_some_shares_and_leave_the_others_in_ratio():
         for limits in ({"most": 1 / count}, {"least": 1 / count}):
             found = limited(list(range(1, count + 1)), **limits)
             assert found == pytest.approx([1 / count] * count)
+
+
+def test_weights_by_size_flattened_by_a_temperature():
+    """T = 5 gives p_i = n_i ** (1 / 5) over the sum, as in multilingual training."""
+    sizes = {"en": 100_000, "de": 3125, "sw": 32}
+    texts = {name: ListSource(range(n), name=name) for name, n in sizes.items()}
+    assert BlendDataset(texts, weights="size").taken(103_157) == [*sizes.values()]
+    mix = BlendDataset(texts, weights="size", temperature=5)
+    assert mix.shares() == pytest.approx([10 / 17, 5 / 17, 2 / 17])
+    assert mix == BlendDataset(texts, weights="size", exponent=0.2)
+    root = BlendDataset(*texts.values(), weights="sqrt_size")
+    halved = BlendDataset(texts, weights="size", temperature=2)
+    assert root.shares() == pytest.approx(halved.shares())
+    inner = BlendDataset((texts["en"], 1), (texts["de"], 1))
+    nested = BlendDataset([inner, texts["sw"]], weights="size")
+    assert nested.shares()[2] == 32 / 103_157
 
 
 def test_weights_between_and_after_points():
@@ -177,7 +194,7 @@ def test_weights_that_cannot_be_used():
             lambda: Era(0, [ends, 0.0], 15),
             "all 2 weights are 0 at slot 15",
         ),
-        "tempered": (lambda: tempered([0, 0], 1), "all 2 weights are 0"),
+        "raised": (lambda: raised([0, 0], 1), "all 2 weights are 0"),
     }
     check_faults(WeightError, faults)
     Era(
