@@ -86,6 +86,7 @@ JOBS = {
     "mixing": "policies that change weights",
     "loader": "ranks, workers, states, weights that change",
     "metadataset": "YAML to datasets",
+    "recipes": "mixture files of other projects to metadatasets",
     "extras": "transforms, caches, plots, monitors",
     "integrations": "adapters for training frameworks",
     "energon": "names of Megatron-Energon",

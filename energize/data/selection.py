@@ -24,7 +24,8 @@ from energize.core.dataset import Dataset
 from energize.core.description import digest
 from energize.core.failures import Failed, SamplePlace
 from energize.core.node import SourceNode
-from energize.data.source import Source
+from energize.core.rng import derive, shuffled
+from energize.data.source import Source, Subset
 from energize.errors import (
     ColumnError,
     ConfigError,
@@ -272,52 +273,23 @@ def _bounds(text: str) -> tuple[float, float]:
 T_co = TypeVar("T_co", covariant=True)
 
 
-class PropertySource(Source[T_co]):
-    """The samples of a source that a selection matches, in source order.
+class RowsSource(Source[T_co]):
+    """Some samples of a source, in source order.
 
-    Their numbers are looked up once and take 8 bytes each. Substitutes have the same
-    value. The name is "source/value", such as "captions/high". The identity covers the
-    selected samples: measuring the column again makes another source if they change.
-    Seed and occurrence are those of the source.
-
-    Args:
-        source: The source.
-        selection: The value of a column, or the samples that match none of several
-            values.
-
-    Raises:
-        ColumnError: If the source lacks the column.
-        EmptyDatasetError: If no sample matches.
-
-    Example:
-        >>> from energize import ListSource
-        >>> texts = ListSource(
-        ...     "abcd", name="texts", columns={"quality": ["low", "high", "low", "low"]}
-        ... )
-        >>> low = PropertySource(texts, Selection("quality", "low"))
-        >>> low.name, list(low)
-        ('texts/low', ['a', 'c', 'd'])
+    Their numbers are looked up once and take 8 bytes each. Seed and occurrence are
+    those of the source.
     """
 
-    order_name = "PropertySource"
-
     source: Source[T_co]
-    selection: Selection
     rows_digest: str
 
-    def __init__(self, source: Source[T_co], selection: Selection) -> None:
-        column = source.column(selection.by)
-        rows = selection.rows(column)
-        if not len(rows):
-            raise EmptyDatasetError(
-                f"{source.name}: no sample has {selection.by} "
-                f"{selection.name!r}"
-                f"{similar([column], selection.name) or '.'} Its values: "
-                f"{counts_text([column])}"
-            )
+    def _freeze_rows(
+        self, source: Source[T_co], rows: Int64Array, **parameters: Any
+    ) -> None:
+        """Set the parameters of a subclass."""
         self.freeze(
             source=source,
-            selection=selection,
+            **parameters,
             rows_digest=hashlib.blake2b(
                 rows.astype("<i8").tobytes(), digest_size=8
             ).hexdigest(),
@@ -330,7 +302,7 @@ class PropertySource(Source[T_co]):
     @cached_property
     def rows(self) -> Int64Array:
         """Numbers of the selected samples in `source`, ascending."""
-        return self.selection.rows(self.source.column(self.selection.by))
+        raise NotImplementedError
 
     def __getstate__(self) -> dict[str, Any]:
         """Include the numbers, so that other processes need no lookup."""
@@ -350,18 +322,13 @@ class PropertySource(Source[T_co]):
     def expect(self, indices: Int64Array) -> int:
         return self.source.expect(self.rows[indices])
 
-    @cached_property
-    def identity(self) -> str:
-        chosen_by = [self.selection.by, self.selection.name, self.rows_digest]
-        return digest([self.source.identity, *chosen_by])
-
     @property
     def record(self) -> str | None:
         return self.source.record
 
     @property
     def name(self) -> str:
-        return f"{self.source.name}/{self.selection.name}"
+        return self.source.name
 
     @property
     def column_names(self) -> tuple[str, ...]:
@@ -375,7 +342,6 @@ class PropertySource(Source[T_co]):
 
     def settings(self) -> dict[str, Any]:
         return super().settings() | {
-            "by": self.selection.by,
             "samples": self.rows_digest,
             "identity": self.identity,
         }
@@ -406,6 +372,127 @@ class PropertySource(Source[T_co]):
 
     def read(self, indices: Int64Array) -> list[T_co | Failed]:
         return self.source.read(self.rows[indices])
+
+
+class PropertySource(RowsSource[T_co]):
+    """The samples of a source that a selection matches, in source order.
+
+    Substitutes have the same value. The name is "source/value", such as
+    "captions/high". The identity covers the selected samples: measuring the column
+    again makes another source if they change.
+
+    Args:
+        source: The source.
+        selection: The value of a column, or the samples that match none of several
+            values.
+
+    Raises:
+        ColumnError: If the source lacks the column.
+        EmptyDatasetError: If no sample matches.
+
+    Example:
+        >>> from energize import ListSource
+        >>> texts = ListSource(
+        ...     "abcd", name="texts", columns={"quality": ["low", "high", "low", "low"]}
+        ... )
+        >>> low = PropertySource(texts, Selection("quality", "low"))
+        >>> low.name, list(low)
+        ('texts/low', ['a', 'c', 'd'])
+    """
+
+    order_name = "PropertySource"
+
+    selection: Selection
+
+    def __init__(self, source: Source[T_co], selection: Selection) -> None:
+        column = source.column(selection.by)
+        rows = selection.rows(column)
+        if not len(rows):
+            raise EmptyDatasetError(
+                f"{source.name}: no sample has {selection.by} "
+                f"{selection.name!r}"
+                f"{similar([column], selection.name) or '.'} Its values: "
+                f"{counts_text([column])}"
+            )
+        self._freeze_rows(source, rows, selection=selection)
+
+    @cached_property
+    def rows(self) -> Int64Array:
+        return self.selection.rows(self.source.column(self.selection.by))
+
+    @cached_property
+    def identity(self) -> str:
+        chosen_by = [self.selection.by, self.selection.name, self.rows_digest]
+        return digest([self.source.identity, *chosen_by])
+
+    @property
+    def name(self) -> str:
+        return f"{self.source.name}/{self.selection.name}"
+
+    def settings(self) -> dict[str, Any]:
+        return super().settings() | {"by": self.selection.by}
+
+
+class DrawnSource(RowsSource[T_co]):
+    """A random part of the samples of a source, in source order.
+
+    The draw depends on the identity of the source alone: every run, rank and epoch has
+    the same samples. The first `n` drawn samples are the same for any larger number.
+
+    Args:
+        source: The source.
+        subset: A subset with a number or a ratio of drawn samples.
+
+    Raises:
+        ConfigError: If the source has fewer samples.
+        EmptyDatasetError: If no sample is drawn.
+
+    Example:
+        >>> from energize import ListSource
+        >>> len(DrawnSource(ListSource("abcdefgh"), Subset(drawn=0.5)))
+        4
+    """
+
+    order_name = "DrawnSource"
+
+    subset: Subset
+
+    def __init__(self, source: Source[T_co], subset: Subset) -> None:
+        rows = _drawn(source, subset)
+        if not len(rows):
+            raise EmptyDatasetError(
+                f"{source.name}: the subset {subset} of {source.count} samples is empty"
+            )
+        self._freeze_rows(source, rows, subset=subset)
+
+    @cached_property
+    def rows(self) -> Int64Array:
+        return _drawn(self.source, self.subset)
+
+    @cached_property
+    def identity(self) -> str:
+        return digest([self.source.identity, "drawn", self.rows_digest])
+
+
+def _drawn(source: Source[Any], subset: Subset) -> Int64Array:
+    """Return the numbers of the drawn samples, ascending."""
+    first, last = subset.drawn_bounds(source.count)
+    order = shuffled(derive("subset", source.identity), 0, source.count)
+    return np.sort(order[first:last])
+
+
+def subset_of(source: Any, subset: Subset | None) -> Any:
+    """Return the samples of a source that a subset selects, all for None.
+
+    Args:
+        source: A source of shards.
+        subset: The subset.
+    """
+    if subset is None:
+        return source
+    if subset.drawn is None:
+        return source.part(*subset.bounds(source.stored_count))
+    return DrawnSource(source, subset)
 
 
 def source_labels(sources: Sequence[SourceNode[Any]]) -> list[str]:

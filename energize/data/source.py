@@ -12,7 +12,7 @@ import os
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import pairwise
 from typing import Any, Self, TypeVar
@@ -357,6 +357,8 @@ class Subset:
         samples: First sample and the one after the last, which may be None for all;
             None for the whole dataset.
         ratios: Start and end of the fraction, from 0 to 1.
+        drawn: In place of `samples`, how many samples are drawn at random: a number, or
+            a ratio as a float. The ratios are then those of the drawn samples.
 
     Example:
         >>> Subset(ratios=(0.5, 1.0)).bounds(7)
@@ -367,6 +369,13 @@ class Subset:
 
     samples: tuple[int, int | None] | None = None
     ratios: tuple[float, float] = (0.0, 1.0)
+    drawn: int | float | None = None
+
+    def __post_init__(self) -> None:
+        if self.drawn is not None and self.samples is not None:
+            raise ConfigError(
+                "a subset has either a range of samples or a number of drawn samples"
+            )
 
     def bounds(self, total: int) -> tuple[int, int]:
         """Return the window of this subset among `total` samples.
@@ -391,18 +400,40 @@ class Subset:
         first, last = self.ratios
         return start + int((end - start) * first), start + int((end - start) * last)
 
+    def drawn_bounds(self, total: int) -> tuple[int, int]:
+        """Return the window of this subset in a random order of `total` samples.
+
+        Args:
+            total: Number of samples of the dataset.
+
+        Raises:
+            ConfigError: If the subset exceeds `total`.
+        """
+        drawn = self.drawn or 0
+        count = drawn if isinstance(drawn, int) else int(total * drawn)
+        if count > total:
+            raise ConfigError(
+                f"subset: random has {count} of {total} samples. Use a smaller number"
+            )
+        first, last = self.ratios
+        return int(count * first), int(count * last)
+
     def within(self, outer: Subset) -> Subset:
         """Return this subset reduced to the ratios of `outer`."""
         first, last = self.ratios
         size = last - first
         ratios = tuple(first + ratio * size for ratio in outer.ratios)
-        return Subset(self.samples, (ratios[0], ratios[1]))
+        return replace(self, ratios=(ratios[0], ratios[1]))
 
     def __str__(self) -> str:
         parts = []
         if self.samples is not None:
             start, end = self.samples
             parts.append(f"[{start}, {'end' if end is None else end}]")
+        if self.drawn is not None:
+            whole = isinstance(self.drawn, int)
+            drawn = f"{self.drawn}" if whole else f"{100 * self.drawn:g}%"
+            parts.append(f"random {drawn}")
         if self.ratios != (0.0, 1.0) or not parts:
             parts.append(f"[{100 * self.ratios[0]:g}%, {100 * self.ratios[1]:g}%]")
         return " of ".join(reversed(parts))

@@ -45,6 +45,7 @@ _OF_FOLDERS = (
     "subflavors",
     "subset",
     "sample_weight",
+    "recipe",
 )
 _ONCE = "validation reads every sample once"
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from energize.core.ignored import log_once
 from energize.core.validation import KeyPath, faults, short
 from energize.data.files import path_of
 from energize.metadataset.located import (
@@ -34,6 +35,8 @@ from energize.metadataset.models import (
     StageSettings,
     StagesKeys,
 )
+from energize.recipes.formats import format_of
+from energize.recipes.recipe import Recipe, RecipeFault
 
 STAGE_FILE = (
     "a file of stages is not a metadataset. Use get_staged_train_dataset or read_stages"
@@ -86,15 +89,17 @@ class MetadatasetFile:
     file: Path
     splits: Mapping[str, Keys]
     text: Located
+    recipe: Recipe | None = None
 
     @property
     def older(self) -> bool:
         """Whether it is written in Energon's older grammar."""
-        return bool(self.text.renamed)
+        return bool(self.text.renamed) and self.recipe is None
 
 
 def read_metadataset(
     path: str | os.PathLike[str] | Mapping[str, Any],
+    options: Mapping[str, Any] | None = None,
 ) -> MetadatasetFile:
     """Read a metadataset file, without opening its folders.
 
@@ -104,6 +109,8 @@ def read_metadataset(
     Args:
         path: The file, or a mapping with the content of one. Relative paths in a
             mapping start in the current folder.
+        options: The options of a recipe of another project, which its own program takes
+            on the command line.
 
     Raises:
         MetadatasetError: With all faults of the file, each with its location and value.
@@ -128,34 +135,43 @@ def read_metadataset(
     problems: list[Problem] = []
     if isinstance(path, Mapping):
         file = Path("<a mapping>")
-        metadataset = document(plain_values(path, file, problems), problems)
+        metadataset = document(
+            plain_values(path, file, problems), problems, options=options
+        )
     else:
         file = path_of(path)
-        metadataset = load(file, problems)
+        metadataset = load(file, problems, options)
     if metadataset is None:
         raise as_error(file, problems)
     return metadataset
 
 
-def load(file: Path, problems: list[Problem]) -> MetadatasetFile | None:
+def load(
+    file: Path, problems: list[Problem], options: Mapping[str, Any] | None = None
+) -> MetadatasetFile | None:
     """Read and check a file.
 
     Args:
         file: The file.
         problems: Receives the faults.
+        options: The options of a recipe.
 
     Returns:
         The document; None if it is invalid.
     """
     faulty: list[Problem] = []
     text = read_yaml(file, faulty, variables=True)
-    metadataset = None if text is None else document(text, faulty)
+    metadataset = None if text is None else document(text, faulty, options=options)
     problems += sorted(faulty, key=lambda problem: problem.line)
     return metadataset
 
 
 def document(
-    text: Located, problems: list[Problem], *, weighs_all: bool | None = None
+    text: Located,
+    problems: list[Problem],
+    *,
+    weighs_all: bool | None = None,
+    options: Mapping[str, Any] | None = None,
 ) -> MetadatasetFile | None:
     """Check a document against the models.
 
@@ -165,10 +181,22 @@ def document(
         weighs_all: Whether all entries of a blend need a weight if one has a weight.
             None for true in files of energize, and false in files of Megatron-Energon,
             where the default weight is 1.
+        options: The options of a recipe.
 
     Returns:
         The checked document; None if it is invalid.
     """
+    recipe: Recipe | None = None
+    recipe_format = format_of(text.data)
+    if recipe_format is not None:
+        faulty: list[RecipeFault] = []
+        recipe = recipe_format.recipe(text.data, options or {}, faulty)
+        for path, message, not_found in faulty:
+            problem = text.problem(path, message)
+            problems.append(replace(problem, not_found=not_found))
+        if recipe is None:
+            return None
+        text = _of_recipe(text, recipe)
     misplaced = _fault_of_kind(text.data)
     if misplaced is not None:
         _add_problems(text, [misplaced], problems)
@@ -186,7 +214,14 @@ def document(
     if problems:
         _add_problems(text, [], problems)
         return None
-    return MetadatasetFile(text.file, checked.splits, text)
+    return MetadatasetFile(text.file, checked.splits, text, recipe)
+
+
+def _of_recipe(text: Located, recipe: Recipe) -> Located:
+    """Return a recipe as a metadataset with the lines of the recipe; log its notes."""
+    for note in recipe.notes:
+        log_once(str(text.file), note, note)
+    return replace(text, data=recipe.document, renamed=recipe.renamed)
 
 
 def _fault_of_kind(data: Any) -> tuple[KeyPath, str] | None:

@@ -208,6 +208,8 @@ def read_yaml(
     if content is None:
         return None
     location = str(file)
+    if file.suffix == ".json":
+        content = content.replace(b"\t", b" ")  # JSON indents with tabs, YAML may not
     try:
         content = check_yaml(content, circles=True)  # whose places are told below
         root = yaml.compose(content, Loader=_Loader)

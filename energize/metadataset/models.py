@@ -253,17 +253,35 @@ Unit = Annotated[
 
 
 class RangeKeys(Keys):
-    """A range of samples: the first one is included, the last one is not."""
+    """A range of samples, or a number of samples that are drawn at random.
 
-    range: Annotated[
-        _Bounds,
-        Expected(
-            "two numbers, such as [100, end], or two percentages, such as [5%, 10%]"
-        ),
-    ]
+    The first sample of a range is included, the last one is not. Drawn samples are the
+    same in every run, on every rank and in every epoch.
+    """
+
+    range: (
+        Annotated[
+            _Bounds,
+            Expected(
+                "two numbers, such as [100, end], or two percentages, such as [5%, 10%]"
+            ),
+        ]
+        | None
+    ) = None
+    random: (
+        Annotated[
+            PositiveInt | _Percent,
+            Expected("a number of samples, such as 1000, or a percentage, such as 10%"),
+        ]
+        | None
+    ) = None
 
     def subset(self) -> Subset:
         """Return the subset that is meant."""
+        if (self.range is None) == (self.random is None):
+            raise ConfigError("a subset must have either 'range' or 'random'")
+        if self.range is None:
+            return self._drawn()
         start, end = self.range
         counted = isinstance(start, int)
         last = end == "end"
@@ -286,6 +304,16 @@ class RangeKeys(Keys):
                 f"{self.range}"
             )
         return subset
+
+    def _drawn(self) -> Subset:
+        if isinstance(self.random, int):
+            return Subset(drawn=self.random)
+        ratio = float(str(self.random).strip("% ")) / 100
+        if not 0 < ratio <= 1:
+            raise ConfigError(
+                f"random must be above 0% and at most 100%, got {self.random}"
+            )
+        return Subset(drawn=ratio)
 
 
 Range = Annotated[RangeKeys, AfterValidator(RangeKeys.subset)]
@@ -570,6 +598,7 @@ class FolderKeys(ReadKeys, PropertyKeys):
     media_path: Text | None = None
     split_by: dict[Text, dict[Text | int | bool, Text]] | None = None
     inferred: Table | None = None
+    recipe: Table | None = None
 
 
 class JoinKeys(ReadKeys, PropertyKeys):

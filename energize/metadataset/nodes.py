@@ -26,7 +26,7 @@ from energize.data.join import JoinedSource
 from energize.data.jsonl import JsonlSource
 from energize.data.loose import LooseSource
 from energize.data.nv_meta import CRUDE, SampleConfig, read_dataset_yaml
-from energize.data.selection import PropertySource, Selection
+from energize.data.selection import PropertySource, RowsSource, Selection, subset_of
 from energize.data.source import Subset
 from energize.data.webdataset import WebdatasetSource
 from energize.datasets.stage_plan import StagePlan
@@ -59,7 +59,7 @@ from energize.order.quota import Quota
 from energize.task.encoder import Level
 
 LeafSource: TypeAlias = (
-    WebdatasetSource | JsonlSource | LooseSource | JoinedSource | PropertySource[Any]
+    WebdatasetSource | JsonlSource | LooseSource | JoinedSource | RowsSource[Any]
 )
 """The raw samples of a leaf."""
 
@@ -188,8 +188,7 @@ class Leaf(MixNode, ReadKeys):
         """
         try:
             source = self.whole_source(seed, checksums=checksums)
-            if self.subset is not None:
-                source = source.part(*self.subset.bounds(source.stored_count))
+            source = subset_of(source, self.subset)
             if self.chosen is not None:
                 source = PropertySource(source, self.chosen)
             return source.labelled(self.name, self.default_name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from pathlib import Path
@@ -68,6 +68,9 @@ from energize.metadataset.paths import not_found_message, resolved_store
 from energize.metadataset.properties import divided
 from energize.order.quota import Quota
 from energize.order.timeline import WEIGHTLESS
+from energize.recipes.formats import is_recipe
+from energize.recipes.llava import brace_list
+from energize.recipes.recipe import IMAGE_FOLDER
 from energize.task.encoder import Level
 
 D = TypeVar("D")
@@ -82,6 +85,8 @@ DEFAULT_STAGE = "default"
 
 _SUFFIXES = (".yaml", ".yml")
 _PATH = (str, os.PathLike)
+_CONFIGS = ("dataset_config", "split_config")
+_OPTIONS = "recipe"
 _IN_BLEND = "an entry of a blend is one mixture"
 _IN_STAGE = "a stage is one mixture"
 _INHERITED = ("scheme", "block_size", "stop", "unit")
@@ -207,7 +212,7 @@ def resolve(
     """
     mix = path if isinstance(path, MetadatasetFile) else as_mix(path, split_part)
     if isinstance(mix, Mapping):
-        mix = read_metadataset(mix)
+        mix = read_metadataset(mix, recipe_options(settings or _NO_SETTINGS))
     file = mix.file if isinstance(mix, MetadatasetFile) else path_of(mix)
     resolver = _Resolver(file, existing)
     entry = (settings or _NO_SETTINGS).model_copy(update={"path": str(file)})
@@ -258,7 +263,7 @@ def as_mix(path: Any, split_part: str) -> Any:
             return path
         path = [{"path": name, "weight": weight} for name, weight in path.items()]
     if isinstance(path, _PATH):
-        return path
+        return brace_list(os.fspath(path)) or path
     entries = _blend_entries(path) if isinstance(path, list | tuple) else None
     if entries:
         head = {"__module__": ENERGIZE, "__class__": "MetadatasetV2"}
@@ -295,7 +300,7 @@ class _Resolver:
         self._existing = existing
         self.problems: list[Problem] = []
         self.weighs = False
-        self._files: dict[Path, MetadatasetFile | None] = {}
+        self._files: dict[tuple[Path, str], MetadatasetFile | None] = {}
         self._inferred_parts: dict[Any, InferredPart] = {}
         self._followed = 0
 
@@ -326,20 +331,38 @@ class _Resolver:
         if not present and (self._existing or path.suffix in _SUFFIXES):
             message = not_found_message(path, entry.path)
             return self.fault(location, message, not_found=True)
-        is_rows = path.suffix.lower() in FILES
-        if present == "file" and (key := _foreign_key(entry, is_rows)):
-            message = (
-                f"{key} needs a prepared folder, and {short(entry.path)} is not a "
-                "prepared folder"
-            )
-            return self.fault(location, f"{message}. Remove it")
-        if present != "file" or is_rows:
-            return self._folder(path, entry, inner, location, aux)
-        if path.suffix not in _SUFFIXES:
+        is_rows = path.suffix.lower() in FILES and not (
+            present == "file" and is_recipe(path)
+        )
+        if present == "file" and not is_rows:
+            return self._included(path, entry, outer, location)
+        of_file = _CONFIGS if present == "file" else ()
+        key = _foreign_key(entry, (*of_file, _OPTIONS))
+        if key is not None:
+            return self.fault(location, _foreign_message(key, entry))
+        return self._folder(path, entry, inner, location, aux)
+
+    def _included(
+        self,
+        path: Path,
+        entry: FolderKeys | JoinedKeys,
+        outer: Inherited,
+        location: str,
+    ) -> MixNode | Stages | None:
+        """Return the node of a metadataset or a recipe."""
+        if path.suffix not in (*_SUFFIXES, ".json"):
             return self.fault(location, _unreadable(path, entry.path))
         self._check_relative(entry, location)
-        file = self._read(path, location, included=bool(outer.chain))
-        return None if file is None else self.split(file, inner, location)
+        file = self._read(path, entry, location, included=bool(outer.chain))
+        if file is None:
+            return None
+        names = [*_CONFIGS, "aux", *OF_SAMPLES, _OPTIONS]
+        if file.recipe is not None:
+            names = [name for name in names if name not in (IMAGE_FOLDER, _OPTIONS)]
+        key = _foreign_key(entry, names)
+        if key is not None:
+            return self.fault(location, _foreign_message(key, entry))
+        return self.split(file, outer.inside(entry), location)
 
     def _count_followed(self, location: str) -> None:
         """Count a path; raise `MetadatasetError` above the limit of one file."""
@@ -369,13 +392,19 @@ class _Resolver:
         )
 
     def _read(
-        self, path: Path, location: str, *, included: bool
+        self,
+        path: Path,
+        entry: FolderKeys | JoinedKeys,
+        location: str,
+        *,
+        included: bool,
     ) -> MetadatasetFile | None:
         """Return a metadataset file; its faults are noted at its first inclusion."""
-        key = path.resolve()
+        options = recipe_options(entry)
+        key = path.resolve(), str(options)
         if key not in self._files:
             faulty: list[Problem] = []
-            self._files[key] = load(path, faulty)
+            self._files[key] = load(path, faulty, options)
             suffix = f" (included from {location})" if included else ""
             self.problems += [replace(p, message=p.message + suffix) for p in faulty]
         return self._files[key]
@@ -640,10 +669,13 @@ class _Resolver:
         return stores
 
     def _check_relative(self, keys: Any, location: str) -> None:
-        """Note a subset by numbers of samples of more than a single dataset."""
-        if keys.subset is not None and keys.subset.samples is not None:
+        """Note a subset by numbers of samples, or random, of more than one dataset."""
+        subset = keys.subset
+        if subset is None:
+            return
+        if subset.samples is not None or subset.drawn is not None:
             text = "which is only allowed for a leaf dataset. Use percentages"
-            self.fault(location, f"the subset {keys.subset} counts samples, {text}")
+            self.fault(location, f"the subset {subset} counts samples, {text}")
 
 
 def _fields(keys: Keys, model: type[Keys]) -> dict[str, Any]:
@@ -663,12 +695,26 @@ def _entry_fields(entry: Any, keys: ListKeys) -> dict[str, Any]:
     return fields
 
 
-def _foreign_key(entry: FolderKeys | JoinedKeys, is_rows: bool) -> str | None:
-    """Return a key of an entry that has no meaning for a file."""
-    names = ["dataset_config", "split_config"]
-    if not is_rows:
-        names += ["aux", *OF_SAMPLES]
+def recipe_options(entry: FolderKeys | JoinedKeys) -> dict[str, Any]:
+    """Return the options of a recipe that an entry names."""
+    if not isinstance(entry, FolderKeys):
+        return {}
+    options = dict(entry.recipe or {})
+    if entry.image_folder is not None:
+        options[IMAGE_FOLDER] = entry.image_folder
+    return options
+
+
+def _foreign_key(entry: FolderKeys | JoinedKeys, names: Iterable[str]) -> str | None:
+    """Return a key of an entry that has no meaning for its path, among some keys."""
     return next((name for name in names if getattr(entry, name, None)), None)
+
+
+def _foreign_message(key: str, entry: FolderKeys | JoinedKeys) -> str:
+    needed = "mixture file of another project" if key == _OPTIONS else "prepared folder"
+    return (
+        f"{key} needs a {needed}, and {short(entry.path)} is not a {needed}. Remove it"
+    )
 
 
 def _unreadable(path: Path, text: str) -> str:

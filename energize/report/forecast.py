@@ -29,7 +29,7 @@ from energize.core.trace import (
     ReadContext,
 )
 from energize.data.join import JoinedSource
-from energize.data.selection import PropertySource
+from energize.data.selection import RowsSource
 from energize.data.source import Source
 from energize.data.webdataset import WebdatasetSource
 from energize.datasets.batch import BatchDataset
@@ -773,7 +773,7 @@ def _located(
 
     Samples of a joined source are located by their first part.
     """
-    if isinstance(source, PropertySource):
+    if isinstance(source, RowsSource):
         return _located(source.source, source.rows[index], keys=keys)
     if isinstance(source, JoinedSource):
         return _located(source.parts[0], source.matches[index, 0], keys=keys)

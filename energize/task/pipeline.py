@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 from energize.core.dataset import Dataset
 from energize.core.lanes import WorkerConfig
 from energize.core.stores import FileStore
+from energize.data.selection import subset_of
 from energize.data.source import Source, Subset
 from energize.data.stores import open_store
 from energize.data.webdataset import WebdatasetSource
@@ -82,7 +83,7 @@ def select_subset(source: Any, subset: Subset | None) -> Any:
             "subset must be an energize.data.source.Subset, like "
             f"Subset(ratios=(0.0, 0.5)), got {subset!r}"
         )
-    return source.part(*subset.bounds(source.stored_count))
+    return subset_of(source, subset)
 
 
 class SourceFactory(BaseCoreDatasetFactory[T_co]):

@@ -1,0 +1,50 @@
+"""The formats of mixture files."""
+
+from __future__ import annotations
+
+import json
+from codecs import BOM_UTF8
+from pathlib import Path
+from typing import Any, Final
+
+from energize.core import limits
+from energize.data.files import files_at
+from energize.recipes.llava import LLAVA
+from energize.recipes.recipe import RecipeFormat
+
+FORMATS: Final = (LLAVA,)
+"""The formats, in the order in which they are tried."""
+
+
+def format_of(value: Any) -> RecipeFormat | None:
+    """Return the format of parsed content; None if it is not a recipe.
+
+    Args:
+        value: The content of a file.
+
+    Example:
+        >>> format_of({"datasets": [{"json_path": "a.json"}]}).name
+        'LLaVA-NeXT'
+    """
+    return next((entry for entry in FORMATS if entry.recognises(value)), None)
+
+
+def is_recipe(file: Path) -> bool:
+    """Return whether a `.json` file is a recipe, by its content.
+
+    Args:
+        file: A file; larger ones than `limits.YAML_BYTES` are data.
+    """
+    location = str(file)
+    if file.suffix != ".json":
+        return False
+    try:
+        files = files_at(file)
+        if files.size(location) > limits.YAML_BYTES:
+            return False
+        content = files.read(location)
+        if not content.removeprefix(BOM_UTF8).lstrip().startswith(b"{"):
+            return False
+        return format_of(json.loads(content)) is not None
+    except (OSError, ValueError, RecursionError):
+        return False

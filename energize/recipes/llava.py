@@ -1,0 +1,141 @@
+"""Recipes of LLaVA-NeXT: YAML files of annotation files with sampling strategies."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from fractions import Fraction
+from pathlib import Path
+from typing import Any, Final
+
+from energize.core.validation import KeyPath, short
+from energize.recipes.recipe import (
+    IMAGE_FOLDER,
+    Recipe,
+    RecipeEntry,
+    RecipeFormat,
+    RecipeText,
+)
+
+_KEYS = ("json_path", "sampling_strategy")
+_STRATEGY = re.compile(r"\s*(first|end|random)\s*:\s*(\d+)\s*(%?)\s*")
+_BRACES = re.compile(r"(.*)\{([^{}]*,[^{}]*)\}\.json")
+_RANDOM = (
+    "LLaVA-NeXT draws the samples of random: without a seed, so that ranks can have "
+    "different ones; here the draw depends on the data alone"
+)
+_OTHER_KEYS = "LLaVA-NeXT ignores the key"
+_OTHER_STRATEGY = "LLaVA-NeXT reads the whole file then"
+
+
+def _recognises(value: Any) -> bool:
+    """Return whether content has a list of datasets, some with a `json_path`."""
+    datasets = value.get("datasets") if isinstance(value, Mapping) else None
+    return isinstance(datasets, list) and any(
+        isinstance(entry, Mapping) and "json_path" in entry for entry in datasets
+    )
+
+
+def _read(text: RecipeText) -> Recipe:
+    """Return the recipe: all entries, each once in an epoch, shuffled together."""
+    text.check_keys((), text.value, ("datasets",), _OTHER_KEYS)
+    entries = []
+    for number, entry in enumerate(text.value["datasets"]):
+        path: KeyPath = ("datasets", number)
+        if not isinstance(entry, Mapping) or not isinstance(
+            entry.get("json_path"), str
+        ):
+            text.fault(path, f"expected a mapping with 'json_path', got {short(entry)}")
+            continue
+        text.check_keys(path, entry, _KEYS, _OTHER_KEYS)
+        keys = _entry(text, path, entry)
+        if keys is not None:
+            renamed = {"path": "json_path", "subset": "sampling_strategy"}
+            entries.append(RecipeEntry(keys, path, renamed))
+    return text.mix("blend_epochized", entries, ("datasets",))
+
+
+def _entry(
+    text: RecipeText, path: KeyPath, entry: Mapping[str, Any]
+) -> dict[str, Any] | None:
+    """Return an entry of the metadataset; None for a missing file."""
+    at = (*path, "json_path")
+    name = entry["json_path"]
+    if not name.endswith((".json", ".jsonl")):
+        text.fault(at, f"expected a .json or .jsonl file, got {short(name)}")
+        return None
+    file = text.existing(at, name)
+    if file is None:
+        return None
+    keys: dict[str, Any] = {"path": str(file)}
+    if IMAGE_FOLDER in text.options:
+        keys[IMAGE_FOLDER] = text.absolute(os.fspath(text.options[IMAGE_FOLDER]))
+    strategy = entry.get("sampling_strategy", "all")
+    if strategy != "all":
+        keys |= _subset(text, (*path, "sampling_strategy"), strategy, file)
+    return keys
+
+
+def _subset(
+    text: RecipeText, path: KeyPath, strategy: Any, file: Path
+) -> dict[str, Any]:
+    """Return the `subset` of a sampling strategy; none if it takes all samples."""
+    match = _STRATEGY.fullmatch(strategy) if isinstance(strategy, str) else None
+    if match is None:
+        expected = "expected all, or first:N, end:N or random:N, N a whole number or "
+        text.fault(
+            path, f"{expected}percentage, got {short(strategy)}. {_OTHER_STRATEGY}"
+        )
+        return {}
+    total = text.count(path, file)
+    if total is None:
+        return {}
+    part = Fraction(int(match[2]), 100) if match[3] else int(match[2])
+    count = -(-part * total // 1) if match[3] else part
+    return _part(text, path, match[1], int(count), total)
+
+
+def _part(
+    text: RecipeText, path: KeyPath, where: str, count: int, total: int
+) -> dict[str, Any]:
+    """Return the `subset` of `count` samples of a file."""
+    if count == 0:
+        does = "takes all" if where == "end" else "takes none"
+        text.fault(path, f"no sample is left. LLaVA-NeXT {does} here. Remove the entry")
+    if count >= total:
+        return {}
+    if where == "random":
+        text.note(_RANDOM)
+        return {"subset": {"random": count}}
+    if where == "first":
+        return {"subset": {"range": [0, count]}}
+    return {"subset": {"range": [total - count, "end"]}}
+
+
+def brace_list(path: str) -> dict[str, Any] | None:
+    """Return `/data/{a,b}.json`, as LLaVA takes it, as the content of a recipe.
+
+    Args:
+        path: A path.
+
+    Returns:
+        The content; None for another path.
+
+    Example:
+        >>> brace_list("/data/{a,b}.json")["datasets"]
+        [{'json_path': '/data/a.json'}, {'json_path': '/data/b.json'}]
+    """
+    match = _BRACES.fullmatch(path)
+    if match is None or os.path.exists(path):
+        return None
+    names = (f"{match[1]}{name}.json" for name in match[2].split(","))
+    return {"datasets": [{"json_path": name} for name in names]}
+
+
+LLAVA: Final = RecipeFormat(
+    "LLaVA-NeXT",
+    _recognises,
+    _read,
+    {IMAGE_FOLDER: "the folder of the images, as --image_folder"},
+)

@@ -1,0 +1,206 @@
+"""A recipe: a mixture file of another project, and the metadataset it stands for."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from energize.core.validation import KeyPath, short
+from energize.data.files import absent, absolute, exists, joined, path_of
+from energize.data.tables import open_table
+from energize.errors import EnergizeError, nearest, some
+
+BASE: Final = "base"
+"""The option with the folder in which relative paths of a recipe begin."""
+
+IMAGE_FOLDER: Final = "image_folder"
+"""The option with the folder in which names of images in rows begin."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """A recipe as a metadataset.
+
+    Attributes:
+        format: The name of its format.
+        document: The metadataset, as the content of a YAML file.
+        notes: Sentences for the user: what the original does differently.
+        renamed: The path of a value in the recipe, by its path in the document.
+    """
+
+    format: str
+    document: dict[str, Any]
+    notes: tuple[str, ...] = ()
+    renamed: Mapping[KeyPath, KeyPath] = field(default_factory=dict)
+
+
+class RecipeFault(NamedTuple):
+    """A fault of a recipe: its path in the recipe, and what to do."""
+
+    path: KeyPath
+    text: str
+    not_found: bool = False
+
+
+class RecipeEntry(NamedTuple):
+    """An entry of the mix of a recipe.
+
+    Attributes:
+        keys: The keys of the entry in the metadataset.
+        path: The path of the entry in the recipe.
+        renamed: The key in the recipe by key in the metadataset, if they differ.
+    """
+
+    keys: dict[str, Any]
+    path: KeyPath
+    renamed: Mapping[str, str] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class RecipeText:
+    """The content of a recipe, for the reader of its format.
+
+    Attributes:
+        format: The name of the format.
+        value: The parsed content.
+        options: What the original takes on its command line, by name.
+        faults: Receives the faults of the recipe.
+        notes: Receives sentences for the user, each once.
+    """
+
+    format: str
+    value: Any
+    options: Mapping[str, Any]
+    faults: list[RecipeFault] = field(default_factory=list)
+    notes: dict[str, None] = field(default_factory=dict)
+
+    def fault(self, path: KeyPath, text: str, *, not_found: bool = False) -> None:
+        """Note a fault of a value.
+
+        Args:
+            path: The path of the value in the recipe.
+            text: The fault, its remedy, and what the original does.
+            not_found: Whether the fault is a path that does not exist.
+        """
+        self.faults.append(RecipeFault(path, text, not_found))
+
+    def note(self, text: str) -> None:
+        """Add a sentence for the user."""
+        self.notes[text] = None
+
+    def check_keys(
+        self, path: KeyPath, entry: Mapping[str, Any], keys: Iterable[str], effect: str
+    ) -> None:
+        """Note a fault for each key that neither the original nor the reader reads.
+
+        Args:
+            path: The path of the entry.
+            entry: The entry.
+            keys: The keys of the format.
+            effect: What the original does with other keys.
+        """
+        names = list(keys)
+        for key in entry:
+            if key not in names:
+                hint = nearest(str(key), names) or f". Keys: {some(names)}"
+                self.fault((*path, key), f"unknown key {short(key)}{hint} {effect}")
+
+    def absolute(self, name: str) -> str:
+        """Return the absolute path of a relative path in the recipe."""
+        base = path_of(os.fspath(self.options.get(BASE, ".")))
+        return absolute(joined(base, name))
+
+    def existing(self, path: KeyPath, name: str) -> Path | None:
+        """Return the absolute path of a file of the recipe; note a missing file.
+
+        Args:
+            path: The path of the value in the recipe.
+            name: The path of the file.
+        """
+        location = path_of(self.absolute(name))
+        if exists(location):
+            return location
+        text = (
+            f"{short(name)} {absent(location)}, looked for {location}. Relative paths "
+            f"begin in the working directory, as in {self.format}; the recipe option "
+            f"{BASE!r} sets another folder. {self.format} stops here, too"
+        )
+        self.fault(path, text, not_found=True)
+        return None
+
+    def count(self, path: KeyPath, file: Path) -> int | None:
+        """Return the number of rows of a file; note a fault if it cannot be read."""
+        try:
+            return open_table([file]).count
+        except EnergizeError as reason:
+            self.fault(path, str(reason))
+            return None
+
+    def mix(
+        self, key: str, entries: Sequence[RecipeEntry], around: KeyPath, **settings: Any
+    ) -> Recipe:
+        """Return the recipe of a list of entries.
+
+        Args:
+            key: The key of the list: "blend" or "blend_epochized".
+            entries: The entries.
+            around: The path of the list in the recipe.
+            **settings: Further keys of the split.
+        """
+        top: KeyPath = ("splits", "train")
+        renamed: dict[KeyPath, KeyPath] = {top: around, (*top, key): around}
+        for number, entry in enumerate(entries):
+            renamed[*top, key, number] = entry.path
+            for name, original in entry.renamed.items():
+                renamed[*top, key, number, name] = (*entry.path, original)
+        listed = [entry.keys for entry in entries]
+        split = {**settings, key: listed}
+        head = {"__module__": "energize", "__class__": "MetadatasetV2"}
+        document = {**head, "splits": {"train": split}}
+        return Recipe(self.format, document, tuple(self.notes), renamed)
+
+
+@dataclass(frozen=True, slots=True)
+class RecipeFormat:
+    """A format of mixture files.
+
+    Attributes:
+        name: The name, for messages.
+        recognises: Whether parsed content has this format, by its required keys.
+        read: Returns the recipe; faults are added to the text.
+        options: The options of the format, and what each of them is.
+    """
+
+    name: str
+    recognises: Callable[[Any], bool]
+    read: Callable[[RecipeText], Recipe]
+    options: Mapping[str, str]
+
+    def recipe(
+        self, value: Any, options: Mapping[str, Any], faults: list[RecipeFault]
+    ) -> Recipe | None:
+        """Return the recipe of parsed content.
+
+        Args:
+            value: The content.
+            options: The options of the program.
+            faults: Receives the faults.
+
+        Returns:
+            The recipe; None if it has faults.
+        """
+        text = RecipeText(self.name, value, options, faults)
+        expected = {BASE: "the folder of relative paths", **self.options}
+        for name in options:
+            if name not in expected:
+                listed = [f"{key} ({use})" for key, use in expected.items()]
+                hint = nearest(name, list(expected)) or "."
+                message = f"unknown recipe option {short(name)}{hint} Options of "
+                text.fault((), f"{message}{self.name}: {', '.join(listed)}")
+        if faults:
+            return None
+        recipe = self.read(text)
+        return None if faults else recipe

@@ -1,0 +1,63 @@
+"""Annotation files and images, shaped like those of public recipes."""
+
+from __future__ import annotations
+
+import json
+
+from PIL import Image
+
+from energize import DefaultTaskEncoder
+
+
+class Answers(DefaultTaskEncoder):
+    """Batches are the answers of conversations, which name the file and the row."""
+
+    decoder = None
+
+    def batch(self, samples):
+        return [sample.turns[-1].text for sample in samples]
+
+
+def conversation(name, number, image):
+    """Return a row as LLaVA writes it."""
+    question = {"from": "human", "value": "<image>\nWhat is this?"}
+    answer = {"from": "gpt", "value": f"{name} {number}"}
+    return {
+        "id": f"{name}{number}",
+        "image": image,
+        "conversations": [question, answer],
+    }
+
+
+def annotations(file, count, *, images, prefix=""):
+    """Write a .json or .jsonl file of `count` conversations, and an image of each.
+
+    Args:
+        file: The file.
+        count: Number of rows.
+        images: The folder of the images.
+        prefix: What the names of images in rows begin with, below `images`.
+    """
+    name = file.stem
+    rows = []
+    for number in range(count):
+        image = f"{prefix}{name}_{number}.jpg"
+        (images / image).parent.mkdir(parents=True, exist_ok=True)
+        size = (16 + 8 * (number % 3), 16)
+        Image.new("RGB", size, (number % 256, 9, 9)).save(images / image)
+        rows.append(conversation(name, number, image))
+    file.parent.mkdir(parents=True, exist_ok=True)
+    lines = "\n".join(map(json.dumps, rows))
+    file.write_text(lines if file.suffix == ".jsonl" else json.dumps(rows))
+    return rows
+
+
+def answers(rows):
+    """Return the answers of rows, as `Answers` gives them."""
+    return [row["conversations"][-1]["value"] for row in rows]
+
+
+def epoch(dataset, count, first=0):
+    """Return the sorted answers of `count` batches from the batch `first` on."""
+    batches = (dataset[number] for number in range(first, first + count))
+    return sorted(answer for batch in batches for answer in batch)
