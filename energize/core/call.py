@@ -170,6 +170,8 @@ class Call:
         if seeds or self._takes_generator:
             words = keyed() if keyed else self._words(numbers, reading.attempt)
         results: list[Any] = []
+        direct = words is None and reading.listed is None
+        function = self.fn
         config = reading.config
         outer = call_context.get()
         gathering = outer.gathering
@@ -184,12 +186,20 @@ class Call:
                 if self._hook is not None or outer.config is not config:
                     values = number, config, self._hook, gathering, batch
                     call_context.set(context_of(values))
-                word = 0 if words is None else words[row]
-                results.append(
-                    self._called(
-                        argument, word, reading, row, locate, window if seeds else None
+                if not direct:
+                    word = 0 if words is None else words[row]
+                    seeded_in = window if seeds else None
+                    results.append(
+                        self._called(argument, word, reading, row, locate, seeded_in)
                     )
-                )
+                    continue
+                try:  # as `_called`, without its call
+                    results.append(self._settled(argument, function(argument)))
+                except NotRepeatableError:
+                    raise
+                except Exception as error:
+                    failed = self._failed(error, argument, reading, locate(row))
+                    results.append(failed)
         finally:
             leave_call(outer, reading.config)
         return results
@@ -262,17 +272,19 @@ class Call:
                 result = fn(argument, rng=generator(word))
             else:
                 result = fn(argument)
-            if self._in_a_row:
-                self._in_a_row = 0
-            if (
-                self._keep is None and type(result) is not GeneratorType
-            ):  # as for most samples
-                return result
-            return self._checked(argument, result)
+            return self._settled(argument, result)
         except NotRepeatableError:
             raise
         except Exception as error:
             return self._failed(error, argument, reading, locate(row))
+
+    def _settled(self, argument: Any, result: Any) -> Any:
+        """Return the result of a call that did not fail, with the weights kept."""
+        if self._in_a_row:
+            self._in_a_row = 0
+        if self._keep is None and type(result) is not GeneratorType:
+            return result
+        return self._checked(argument, result)
 
     def _called_seeded(
         self,

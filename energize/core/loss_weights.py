@@ -419,6 +419,8 @@ def carried(
         several: `result` is one of several results.
         together: The weights of the batches in a list `source` are concatenated.
     """
+    if result is source:
+        return result
     if not (
         _has_encoder_weight(result) or _any_has_weights(source)
     ):  # usual, and cheap to check

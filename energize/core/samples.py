@@ -70,6 +70,17 @@ class SourceInfo:
     shard_name: str
     file_names: tuple[str, ...]
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A tenth of the time of the methods that frozen dataclasses with slots have.
+        values = (self.dataset_path, self.index, self.shard_name, self.file_names)
+        return _source_info, values
+
+
+def _source_info(path: str, index: int | str, shard: str, names: Any) -> SourceInfo:
+    return SourceInfo(
+        dataset_path=path, index=index, shard_name=shard, file_names=names
+    )
+
 
 # Page-locked memory, from which copies to a GPU can run beside computation.
 

@@ -10,6 +10,7 @@ is sent once. So nothing is left over, and the size of /dev/shm is no limit.
 
 from __future__ import annotations
 
+import copyreg
 import errno
 import io
 import itertools
@@ -472,7 +473,8 @@ class ReceivedRegions:
         for number in dropped:
             self._regions.pop(number, None)
         views = [self.view(buffer).data for buffer in buffers]
-        value = pickle.loads(data[:length], buffers=views)  # noqa: S301 - own worker
+        pickled = data[:length] if length else views.pop()
+        value = pickle.loads(pickled, buffers=views)  # noqa: S301 - own worker
         return value, len(data) + sum(buffer.size for buffer in buffers)
 
 
@@ -483,22 +485,25 @@ def _free(memory: Bytes, owner: int) -> None:
         memory[0] = 0
 
 
-class _Pickler(pickle.Pickler):
-    """Pickles tensors as buffers, like numpy arrays.
+def _tensor_pickler(
+    file: BinaryIO, protocol: int, buffer_callback: Callable[[Any], object]
+) -> pickle.Pickler:
+    """Return a pickler that pickles tensors as buffers, like numpy arrays.
 
-    It must not refer to itself, for example by a bound method as callback: a cycle
-    would keep the whole batch alive until garbage collection.
+    A dispatch table is looked up in C; `reducer_override` would be called for every
+    object.
     """
+    pickler = pickle.Pickler(file, protocol, buffer_callback=buffer_callback)
+    pickler.dispatch_table = {**copyreg.dispatch_table, torch.Tensor: _reduced}
+    return pickler
 
-    def reducer_override(self, obj: Any) -> Any:
-        if type(obj) is not torch.Tensor or not _is_plain(obj):
-            return NotImplemented
-        flat = obj.contiguous().reshape(-1).view(torch.uint8)
-        return _tensor, (
-            pickle.PickleBuffer(flat.numpy().data),
-            obj.dtype,
-            tuple(obj.shape),
-        )
+
+def _reduced(tensor: torch.Tensor) -> Any:
+    if not _is_plain(tensor):
+        return tensor.__reduce_ex__(5)  # type: ignore[no-untyped-call]
+    flat = tensor.contiguous().reshape(-1).view(torch.uint8)
+    buffer = pickle.PickleBuffer(flat.numpy().data)
+    return _tensor, (buffer, tensor.dtype, tuple(tensor.shape))
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:
@@ -518,7 +523,7 @@ def _tensor(data: Any, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tens
 
 def _dump_buffers(
     value: Any,
-    pickler: type[pickle.Pickler],
+    pickler: Callable[..., pickle.Pickler],
     file: BinaryIO,
     put: Callable[[memoryview], T],
 ) -> list[T]:
@@ -536,10 +541,18 @@ def _dump_buffers(
 
 
 def dumps(value: Any, regions: Regions) -> memoryview:
-    """Pack a value for the trainer, with large buffers in regions."""
+    """Pack a value for the trainer, with large buffers in regions.
+
+    A large pickle is a region itself: through the socket, the kernel would copy it
+    twice.
+    """
     file = io.BytesIO()
-    sent = _dump_buffers(value, _Pickler, file, regions.put)
+    sent = _dump_buffers(value, _tensor_pickler, file, regions.put)
     length = file.tell()
+    if length > SMALL:
+        sent.append(regions.put(file.getbuffer()))
+        file = io.BytesIO()
+        length = 0
     pickle.dump((sent, regions.dropped), file, 5)
     regions.dropped = []
     file.write(_LENGTH.pack(length))

@@ -22,7 +22,7 @@ from inspect import get_annotations
 from itertools import accumulate
 from pathlib import Path
 from types import ModuleType
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 from energize.core import limits
 from energize.core.description import described, function_name, order_name_of
@@ -299,10 +299,33 @@ _Option = tuple[PartAccess, list[str]]
 _Decode = Callable[[str, bytes], Any]
 
 _FieldPlan = tuple[str, str | None, list[_Option], _Decode | None, FieldCall | None]
-_Plan = list[_FieldPlan]
-"""For each field its options, the part of the first one where that is a part as a
-whole, its decoder, if it has one of its own, and the function that makes it of the
-options, if one does."""
+"""The options of a field, the part of the first one if it is a whole part, the decoder
+of the field, and the function of the options; the last two may be None."""
+
+
+class _Plan(NamedTuple):
+    """How fields are read from samples with parts of the same names.
+
+    Attributes:
+        fields: The plan of each field.
+        whole: Field and part of each field, if all are different whole parts without
+            decoders of their own; else None.
+        endings: The part names after the key, in the order of `whole`.
+    """
+
+    fields: list[_FieldPlan]
+    whole: tuple[tuple[str, str], ...] | None
+    endings: tuple[str, ...]
+
+    @classmethod
+    def of(cls, plans: list[_FieldPlan]) -> _Plan:
+        """Return the plan of these fields."""
+        names = dict.fromkeys(part for _, part, *_ in plans)
+        single = len(names) == len(plans) and None not in names
+        if not single or any(decode is not None for *_, decode, _ in plans):
+            return cls(plans, None, ())
+        whole = tuple((field, str(part)) for field, part, *_ in plans)
+        return cls(plans, whole, tuple(f".{part}" for _, part in whole))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -452,9 +475,16 @@ class SampleLoader(Generic[T_sample]):
         if plan is None:
             plan = self._planned(names)
         usual: _Decode = undecoded if self.decoder is None else self.decoder.decode
+        if plan.whole is not None:
+            values = self._metadata(raw, plan.endings)
+            for name, part in plan.whole:
+                values[name] = usual(part, raw[part])
+            if self._lists or self.checked:
+                self._conform(values)
+            return self.sample_type(**values)
         contents: dict[str, Any] = {}
-        values: dict[str, Any] = {}
-        for name, whole, options, field_decoder, call in plan:
+        values = {}
+        for name, whole, options, field_decoder, call in plan.fields:
             decoded = contents
             decode = usual
             if field_decoder is not None:
@@ -477,7 +507,8 @@ class SampleLoader(Generic[T_sample]):
             ):  # the parts of a sample are named in its metadata
                 contents |= {part: contents.get(part, _ABSENT) for part in decoded}
         self._conform(values)
-        return self.sample_type(**{**self._metadata(raw, contents), **values})
+        metadata = self._metadata(raw, map(".".__add__, contents))
+        return self.sample_type(**{**metadata, **values})
 
     def _conform(self, values: dict[str, Any]) -> None:
         """Wrap single values of list fields in lists, and check types of fields.
@@ -534,7 +565,7 @@ class SampleLoader(Generic[T_sample]):
 
     def _planned(self, names: tuple[str, ...]) -> _Plan:
         """Return the plan for samples with parts of these names."""
-        plan = [self._plan_field(field, names) for field in self._accesses]
+        plan = _Plan.of([self._plan_field(field, names) for field in self._accesses])
         if len(self._plans) < _MOST_PLANS:
             self._plans[names] = plan
         return plan
@@ -588,13 +619,14 @@ class SampleLoader(Generic[T_sample]):
     def _load_all(self, raw: Mapping[str, Any]) -> T_sample:
         """Return a crude sample, or the result of the sample loader."""
         names = [name for name in raw if not name.startswith("__")]
+        endings = [f".{name}" for name in names]
         parts = dict(raw) if self.decoder is None else self.decoder(raw)
         if self._crude:
-            sample = parts | self._metadata(raw, names)
+            sample = parts | self._metadata(raw, endings)
             return self.sample_type(sample)  # type: ignore[call-arg]
         function: Any = self.sample_loader
         values = function(
-            {name: parts[name] for name in names} | self._metadata(raw, names)
+            {name: parts[name] for name in names} | self._metadata(raw, endings)
         )
         prefix = f"sample {raw['__key__']!r}: sample_loader returned"
         if not isinstance(values, Mapping):
@@ -604,7 +636,7 @@ class SampleLoader(Generic[T_sample]):
         check_fields(self.sample_type, values, prefix)
         fields = dict(values)
         self._conform(fields)
-        return self.sample_type(**{**self._metadata(raw, names), **fields})
+        return self.sample_type(**{**self._metadata(raw, endings), **fields})
 
     @cached_property
     def _first_indices(self) -> Mapping[str, int]:
@@ -614,7 +646,10 @@ class SampleLoader(Generic[T_sample]):
         firsts = accumulate(self.numbered.counts, initial=0)
         return dict(zip(self.numbered.shards, firsts, strict=False))
 
-    def _metadata(self, raw: Mapping[str, Any], parts: Iterable[str]) -> dict[str, Any]:
+    def _metadata(
+        self, raw: Mapping[str, Any], endings: Iterable[str]
+    ) -> dict[str, Any]:
+        """Return the metadata of a sample with files of the key and these endings."""
         key = raw["__key__"]
         shard = raw["__shard__"]
         index = raw["__index__"]
@@ -622,7 +657,7 @@ class SampleLoader(Generic[T_sample]):
             dataset_path=raw["__dataset__"],
             index=self._first_indices[shard] + index,
             shard_name=shard,
-            file_names=tuple(map(f"{key}.".__add__, parts)),
+            file_names=tuple(map(key.__add__, endings)),
         )
         return {
             "__key__": key,
