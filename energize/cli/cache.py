@@ -26,7 +26,9 @@ from energize.errors import ConfigError
 from energize.report.forecast import indexed
 
 app = typer.Typer(
-    no_args_is_help=True, help="Show, fill or clear the node cache of this machine."
+    add_completion=False,
+    no_args_is_help=True,
+    help="Show, fill or clear the node cache of this machine.",
 )
 
 

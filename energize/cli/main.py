@@ -1,33 +1,23 @@
-"""`energize`: the commands, and the display of errors."""
+"""`energize`: the commands, and the display of errors.
+
+The module of a command is imported when the command is run: `energize --help` imports
+none of them.
+"""
 
 from __future__ import annotations
 
 import io
-import json
 import sys
+from collections.abc import Mapping
+from importlib import import_module
 from importlib.metadata import version
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
-from energize.cli import cache, mixes, state
-from energize.cli.blame import blame
 from energize.cli.console import Console
-from energize.cli.init import init
-from energize.cli.lint import lint
-from energize.cli.look import info, plan, preview, replay, simulate
-from energize.cli.mixes import imported
-from energize.cli.pages import serve
-from energize.cli.prepare import convert, prepare, prepare_media
-from energize.cli.profile import profile
 from energize.core.os_errors import os_errors_as
-from energize.data import trust as trusting
-from energize.data.files import Documents, manifest_path, path_of
-from energize.data.manifest import dump_manifest, read_manifest
-from energize.data.stores import open_store
-from energize.data.writing import write_new
 from energize.errors import (
     ConfigError,
     DatasetError,
@@ -36,15 +26,163 @@ from energize.errors import (
     MetadatasetError,
     UntrustedCodeError,
 )
-from energize.metadataset.models import json_schema
 
 _FAULTS = 1
 _USAGE = 2
 """Exit code of wrong arguments."""
 
 
+class _Entry(NamedTuple):
+    """A command that is imported when it is used.
+
+    Attributes:
+        module: The module, in `energize.cli`.
+        name: The function or group in the module.
+        summary: The first sentence of its help.
+    """
+
+    module: str
+    name: str
+    summary: str
+
+
+COMMANDS: Mapping[str, _Entry] = {
+    "init": _Entry(
+        "init",
+        "init",
+        "Write the inferred settings of data as a metadataset, with comments.",
+    ),
+    "prepare": _Entry(
+        "prepare",
+        "prepare",
+        "Index a folder of tar shards, and write its splits and its sample type.",
+    ),
+    "prepare-media": _Entry(
+        "prepare",
+        "prepare_media",
+        "Store width, height, duration and other metadata of all media, for stores.",
+    ),
+    "convert": _Entry(
+        "prepare",
+        "convert",
+        "Convert loose files to a prepared folder of tar shards, with the same order.",
+    ),
+    "info": _Entry(
+        "look",
+        "info",
+        "Show samples, shards, splits and fields of a folder, or the parts of a mix.",
+    ),
+    "lint": _Entry(
+        "lint",
+        "lint",
+        "Read, decode and type every sample of every split; exit with 1 for any fault.",
+    ),
+    "preview": _Entry(
+        "look",
+        "preview",
+        "Show stored samples field by field, or with --html, batches of a run.",
+    ),
+    "serve": _Entry(
+        "pages",
+        "serve",
+        "Show the batches of any step of a run in a local browser, until Ctrl-C.",
+    ),
+    "plan": _Entry(
+        "look",
+        "plan",
+        "Show the samples and sources of the batches of some steps, and their "
+        "efficiency.",
+    ),
+    "simulate": _Entry(
+        "look",
+        "simulate",
+        "Show what a long run reads of each source, and when sources begin to repeat.",
+    ),
+    "report": _Entry(
+        "state",
+        "report",
+        "Show the progress of a run at a saved state, and the samples of each source.",
+    ),
+    "replay": _Entry(
+        "look",
+        "replay",
+        "Show one sample or batch of a run again: its fields, and its source files.",
+    ),
+    "blame": _Entry(
+        "blame", "blame", "Show the samples of the batches of a step, and their losses."
+    ),
+    "profile": _Entry(
+        "profile",
+        "profile",
+        "Measure the stage that limits a run, and how many workers it needs.",
+    ),
+    "schema": _Entry("files", "schema", "Print the JSON schema of metadataset files."),
+    "manifest": _Entry(
+        "files",
+        "manifest",
+        "Write the small files of all folders of a mix into one file beside it.",
+    ),
+    "trust": _Entry(
+        "files",
+        "trust",
+        "Trust the present code of a prepared folder: sample loaders and part filters.",
+    ),
+    "state": _Entry(
+        "state",
+        "app",
+        "Inspect saved states, compare them with a mix, or move them to an edited mix.",
+    ),
+    "cache": _Entry(
+        "cache", "app", "Show, fill or clear the node cache of this machine."
+    ),
+    "checkpoint": _Entry(
+        "state", "checkpoint", "Same as `state`, with the names of Megatron-Energon."
+    ),
+}
+"""The commands by name, in the order of the help."""
+
+
+def load_command(name: str) -> Any:
+    """Import a command of `COMMANDS`.
+
+    Args:
+        name: The name of the command.
+
+    Returns:
+        The command, or the group of commands.
+
+    Example:
+        >>> load_command("plan").name
+        'plan'
+    """
+    entry = COMMANDS[name]
+    target = getattr(import_module(f"energize.cli.{entry.module}"), entry.name)
+    command: Any
+    if isinstance(target, typer.Typer):
+        command = typer.main.get_group(target)
+    else:
+        app = typer.Typer(add_completion=False)
+        app.command()(target)
+        command = typer.main.get_command(app)
+    command.name = name
+    return command
+
+
 class _Commands(TyperGroup):
-    """Prints an error of energize as one message, without a traceback."""
+    """Imports commands when they are run, and prints errors of energize as one message.
+
+    For the help, a command is its summary.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        for name, entry in COMMANDS.items():
+            self.commands[name] = TyperCommand(name, help=entry.summary)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Return the name of a command, the imported command, and its arguments."""
+        name, _, arguments = super().resolve_command(ctx, args)
+        return name, None if name is None else load_command(name), arguments
 
     def main(self, *arguments: Any, **options: Any) -> Any:
         """Run a command; characters that the terminal lacks are escaped."""
@@ -82,11 +220,6 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     help=("Prepare datasets, inspect them, and show what a run reads."),
 )
-_looking = (preview, serve, plan, simulate, state.report, replay, blame, profile)
-for command in (init, prepare, prepare_media, convert, info, lint, *_looking):
-    app.command()(command)
-app.add_typer(state.app, name="state")
-app.add_typer(cache.app, name="cache")
 
 
 def _print_version(is_set: bool) -> None:
@@ -119,96 +252,4 @@ def main(
     """Read the options before the command."""
     del debug, show_version
     for name in modules or ():
-        imported(name, "--import")
-
-
-@app.command()
-def schema(
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output",
-            "-o",
-            parser=path_of,
-            help="Write to this file instead of the screen.",
-        ),
-    ] = None,
-) -> None:
-    """Print the JSON schema of metadataset files.
-
-    Editors complete and check a file with this first line:
-
-    # yaml-language-server: $schema=metadataset.schema.json
-    """
-    text = json.dumps(json_schema(), indent=2)
-    if output is None:
-        typer.echo(text)
-        return
-    write_new(output, f"{text}\n".encode(), ConfigError)
-    typer.echo(f"Wrote {output}")
-
-
-@app.command()
-def manifest(
-    mix: Annotated[Path, mixes.path_argument("A metadataset (.yaml).", "MIX")],
-) -> None:
-    """Write the small files of all folders of a mix into one file beside it.
-
-    With many ranks, each rank then opens mix.yaml with mix.manifest.json instead of
-    four files of every folder. Write it again if folders, or files that the mix
-    includes, have changed: rank 0 refuses an outdated one.
-    """
-    if mix.is_dir():
-        raise ConfigError(
-            f"{mix} is not a file of a mix. A single folder needs no manifest"
-        )
-    with Documents().used() as documents:
-        stored = mixes.Stored()
-        for split in stored.splits(mix):
-            for leaf in stored.leaves(mix, split):
-                source = leaf.source()
-                name = mixes.leaf_name(leaf)
-                columns = len(source.column_names)
-                typer.echo(f"Read {name}: {source.count:,} samples, {columns} columns")
-                for ref in leaf.aux.values():
-                    open_store(ref)
-    text, count = dump_manifest(mix, documents)
-    if not count:
-        raise ConfigError(f"{mix} reads no other small files, so it needs no manifest")
-    write_new(manifest_path(mix), text.encode(), ConfigError)
-    read_manifest(mix)  # which says if it is too large
-    typer.echo(f"Wrote {manifest_path(mix)}: {count} files, {len(text):,} bytes")
-
-
-@app.command()
-def trust(
-    folder: Annotated[
-        Path | None, mixes.path_argument("A prepared folder with code in its .nv-meta.")
-    ] = None,
-    forgotten: Annotated[
-        bool, typer.Option("--forget", help="Stop trusting the folder.")
-    ] = False,
-) -> None:
-    """Trust the present code of a prepared folder: sample loaders and part filters.
-
-    Programs may run it from now on. Code that changes must be trusted again. Without a
-    folder, trusted folders are listed.
-    """
-    if folder is None:
-        for entry in sorted(trusting.trusted_folders()) or ["no folder is trusted"]:
-            typer.echo(entry)
-    elif forgotten:
-        trusting.forget(folder)
-        typer.echo(f"{folder} is not trusted any more")
-    else:
-        for file in trusting.trust(folder):
-            typer.echo(f"Trusted {file}")
-
-
-# A command of Megatron-Energon by its name.
-
-checkpoint = typer.Typer(
-    no_args_is_help=True, help="Same as `state`, with the names of Megatron-Energon."
-)
-checkpoint.command("info")(state.show)
-app.add_typer(checkpoint, name="checkpoint")
+        import_module("energize.cli.mixes").imported(name, "--import")

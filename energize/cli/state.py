@@ -56,6 +56,7 @@ from energize.report.forecast import indexed
 from energize.report.forecast import simulate as simulated
 
 app = typer.Typer(
+    add_completion=False,
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
     help=(
@@ -451,3 +452,13 @@ def write_state(saved: SavedState, file: Path) -> None:
     else:
         torch.save(content, data)
     write_new(file, data.getvalue(), ConfigError)
+
+
+# A command of Megatron-Energon by its name.
+
+checkpoint = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    help="Same as `state`, with the names of Megatron-Energon.",
+)
+checkpoint.command("info")(show)

@@ -4,14 +4,15 @@ import doctest
 import importlib.util
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
-import typer
 from PIL import Image
 from typer.testing import CliRunner
 
-from energize.cli.main import app
+from energize.cli.main import COMMANDS, app, load_command
 from tests.cli.documented import lay_out
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -77,5 +78,24 @@ def test_the_page_of_pictures(tmp_path, monkeypatch):
 
 def test_every_command_is_on_the_page():
     text = PAGE.read_text()
-    for name in typer.main.get_command(app).commands:
+    for name in COMMANDS:
         assert f"`{name}" in text, name
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_summary_of_a_command_is_the_first_sentence_of_its_help(name):
+    paragraph = load_command(name).help.split("\n\n")[0]
+    assert COMMANDS[name].summary == " ".join(paragraph.split())
+
+
+def test_the_list_of_commands_imports_none_of_them():
+    code = (
+        "import sys; sys.argv = ['energize', '--help']; "
+        "import atexit; from energize.cli.main import app; "
+        "atexit.register(lambda: print(*sys.modules)); app()"
+    )
+    command = [sys.executable, "-c", code]
+    shown = subprocess.run(command, check=True, capture_output=True, text=True)
+    loaded = set(shown.stdout.splitlines()[-1].split())
+    assert "energize.cli.main" in loaded
+    assert not loaded & {"numpy", "torch", "pydantic", "energize.cli.look"}

@@ -107,7 +107,9 @@ def allowed(name: str, names: Any) -> bool:
 def options() -> dict[str, str]:
     """Every option and argument of every command."""
     main = importlib.import_module("energize.cli.main")
-    return dict(_options(typer.main.get_command(main.app), "energize"))
+    command = typer.main.get_command(main.app)
+    command.commands = {name: main.load_command(name) for name in main.COMMANDS}
+    return dict(_options(command, "energize"))
 
 
 def _options(command: Any, name: str) -> Iterator[tuple[str, str]]:
