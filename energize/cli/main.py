@@ -67,6 +67,11 @@ COMMANDS: Mapping[str, _Entry] = {
         "convert",
         "Convert loose files to a prepared folder of tar shards, with the same order.",
     ),
+    "convert-recipe": _Entry(
+        "recipes",
+        "convert_recipe",
+        "Print the metadataset that a mixture file of another project stands for.",
+    ),
     "info": _Entry(
         "look",
         "info",

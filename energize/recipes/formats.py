@@ -9,10 +9,12 @@ from typing import Any, Final
 
 from energize.core import limits
 from energize.data.files import files_at
+from energize.recipes.internvl import EAGLE, INTERNVL
 from energize.recipes.llava import LLAVA
+from energize.recipes.qwen import QWEN
 from energize.recipes.recipe import RecipeFormat
 
-FORMATS: Final = (LLAVA,)
+FORMATS: Final = (LLAVA, EAGLE, INTERNVL, QWEN)
 """The formats, in the order in which they are tried."""
 
 

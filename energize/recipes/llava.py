@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from fractions import Fraction
 from pathlib import Path
 from typing import Any, Final
 
@@ -91,26 +90,11 @@ def _subset(
     total = text.count(path, file)
     if total is None:
         return {}
-    part = Fraction(int(match[2]), 100) if match[3] else int(match[2])
-    count = -(-part * total // 1) if match[3] else part
-    return _part(text, path, match[1], int(count), total)
-
-
-def _part(
-    text: RecipeText, path: KeyPath, where: str, count: int, total: int
-) -> dict[str, Any]:
-    """Return the `subset` of `count` samples of a file."""
-    if count == 0:
-        does = "takes all" if where == "end" else "takes none"
-        text.fault(path, f"no sample is left. LLaVA-NeXT {does} here. Remove the entry")
-    if count >= total:
-        return {}
-    if where == "random":
+    amount = int(match[2])
+    count = -(-amount * total // 100) if match[3] else amount
+    if match[1] == "random":
         text.note(_RANDOM)
-        return {"subset": {"random": count}}
-    if where == "first":
-        return {"subset": {"range": [0, count]}}
-    return {"subset": {"range": [total - count, "end"]}}
+    return text.subset(path, match[1], count, total)
 
 
 def brace_list(path: str) -> dict[str, Any] | None:

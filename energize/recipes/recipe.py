@@ -139,6 +139,26 @@ class RecipeText:
             self.fault(path, str(reason))
             return None
 
+    def subset(
+        self, path: KeyPath, where: str, count: int, total: int
+    ) -> dict[str, Any]:
+        """Return the `subset` of an entry: none if it takes all samples.
+
+        Args:
+            path: The path of the value that sets the number.
+            where: "first", "end" or "random".
+            count: Number of samples.
+            total: Number of samples of the file.
+        """
+        if count < 1:
+            self.fault(path, f"none of {total} samples is left. Remove the entry")
+        if count >= total:
+            return {}
+        if where == "random":
+            return {"subset": {"random": count}}
+        bounds = [0, count] if where == "first" else [total - count, "end"]
+        return {"subset": {"range": bounds}}
+
     def mix(
         self, key: str, entries: Sequence[RecipeEntry], around: KeyPath, **settings: Any
     ) -> Recipe:

@@ -110,7 +110,7 @@ def test_all_faults_are_named_with_their_lines(data):
     assert "onevision.yaml:2 (datasets[0].jsn_path): unknown key 'jsn_path'" in message
     assert "did you mean 'json_path'? LLaVA-NeXT ignores the key" in message
     assert "onevision.yaml:4 (datasets[0].sampling_strategy): expected all" in message
-    assert "LLaVA-NeXT takes all here" in message
+    assert "none of 10 samples is left" in message
     assert "onevision.yaml:7 (datasets[2].json_path)" in message
 
 

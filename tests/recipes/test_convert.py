@@ -1,0 +1,71 @@
+"""A recipe and the metadataset that `convert-recipe` writes give one stream."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from energize import get_train_dataset
+from energize.cli.main import app
+from tests.recipes.files import Answers, annotations
+
+
+def llava(folder):
+    entries = [
+        {"json_path": f"{folder}/a.json", "sampling_strategy": "random:30%"},
+        {"json_path": f"{folder}/b.jsonl", "sampling_strategy": "end:4"},
+    ]
+    (folder / "recipe.yaml").write_text(yaml.safe_dump({"datasets": entries}))
+    return folder / "recipe.yaml", {"image_folder": f"{folder}/images"}
+
+
+def internvl(folder):
+    meta = {
+        name: {
+            "root": f"{folder}/images",
+            "annotation": f"{folder}/{file}",
+            "repeat_time": time,
+        }
+        for name, file, time in (("a", "a.json", 2), ("b", "b.jsonl", 0.5))
+    }
+    (folder / "meta.json").write_text(json.dumps(meta))
+    return folder / "meta.json", {"use_data_resampling": True}
+
+
+def qwen(folder):
+    entry = {"annotation_path": f"{folder}/a.json", "data_path": f"{folder}/images"}
+    (folder / "data_dict.json").write_text(json.dumps({"a": entry}))
+    return folder / "data_dict.json", {"dataset_use": "a%50"}
+
+
+@pytest.mark.parametrize("recipe", [llava, internvl, qwen])
+def test_the_converted_file_gives_the_identical_stream(tmp_path, recipe):
+    for name in ("a.json", "b.jsonl"):
+        annotations(tmp_path / name, 21, images=tmp_path / "images")
+    file, options = recipe(tmp_path)
+    mix = tmp_path / "elsewhere" / "mix.yaml"
+    mix.parent.mkdir()
+    given = [f"--option={name}={value}" for name, value in options.items()]
+    command = ["convert-recipe", str(file), "-o", str(mix), *given]
+    done = CliRunner().invoke(app, command)
+    assert done.exit_code == 0, done.output
+    written = get_train_dataset(mix, batch_size=2, task_encoder=Answers())
+    original = get_train_dataset(
+        file, batch_size=2, task_encoder=Answers(), recipe=options
+    )
+    assert written.key == original.key
+    assert [written[i] for i in range(30)] == [original[i] for i in range(30)]
+    assert mix.read_text().startswith(f"# From {file}, a recipe of")
+
+
+def test_a_metadataset_is_not_a_recipe(tmp_path):
+    mix = tmp_path / "mix.yaml"
+    mix.write_text("""
+        {__module__: energize, __class__: MetadatasetV2, splits: {train: {path: x}}}
+    """)
+    done = CliRunner().invoke(app, ["convert-recipe", str(mix)])
+    assert done.exit_code != 0
+    assert "is a metadataset already" in done.output

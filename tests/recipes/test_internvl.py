@@ -1,0 +1,134 @@
+"""InternVL's and Eagle's JSON: shares of an epoch, against the rules of their loaders."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections import Counter
+from math import sqrt
+
+import pytest
+
+from energize import get_train_dataset
+from energize.errors import DatasetNotFoundError, MetadatasetError
+from tests.recipes.files import Answers, annotations, answers, epoch
+
+ROWS = {"ai2d": 20, "dvqa": 31, "geoqa+": 12}
+
+
+@pytest.fixture
+def meta(tmp_path):
+    """Return a function that writes meta.json with a repeat_time of each dataset."""
+    rows = {}
+    for name, count in ROWS.items():
+        images = tmp_path / "data" / name
+        rows[name] = annotations(tmp_path / f"{name}.jsonl", count, images=images)
+
+    def write(times, **keys):
+        entries = {
+            name: {
+                "root": f"{tmp_path}/data/{name}/",
+                "annotation": f"{tmp_path}/{name}.jsonl",
+                "data_augment": False,
+                "repeat_time": time,
+                "length": ROWS[name],
+                **keys,
+            }
+            for name, time in times.items()
+        }
+        file = tmp_path / "meta.json"
+        file.write_text(json.dumps(entries, indent="\t"))
+        return file, rows
+
+    return write
+
+
+def read(file, **options):
+    return get_train_dataset(file, batch_size=1, task_encoder=Answers(), **options)
+
+
+def lines_of(rows, time):
+    """Return the lines that InternVL's loader keeps: `raw_data` in its words."""
+    if time < 1:
+        return rows[: int(len(rows) * time)]
+    assert isinstance(time, int)
+    return rows * time
+
+
+@pytest.mark.parametrize("times", [(1, 1, 1), (2, 0.5, 1), (0.15, 3, 0.34)])
+def test_an_epoch_has_the_lines_that_internvl_keeps(meta, times):
+    chosen = dict(zip(ROWS, times, strict=True))
+    file, rows = meta(chosen)
+    expected = sorted(
+        answer
+        for name, time in chosen.items()
+        for answer in answers(lines_of(rows[name], time))
+    )
+    assert epoch(read(file), len(expected)) == expected
+
+
+def test_resampling_draws_by_the_root_of_the_lengths(meta):
+    file, rows = meta({"ai2d": 2, "dvqa": 0.5, "geoqa+": 1})
+    dataset = read(file, recipe={"use_data_resampling": True})
+    lengths = {
+        "ai2d": len(lines_of(rows["ai2d"], 2)),
+        "dvqa": len(lines_of(rows["dvqa"], 0.5)),
+        "geoqa+": len(lines_of(rows["geoqa+"], 1)),
+    }
+    whole = sum(map(sqrt, lengths.values()))
+    counts = Counter(answer.split()[0] for answer in epoch(dataset, 1000))
+    for name, length in lengths.items():
+        assert abs(counts[name] - 1000 * sqrt(length) / whole) < 2
+
+
+def test_eagle_draws_a_part_by_key(meta, caplog):
+    file, rows = meta({"ai2d": 1, "dvqa": 0.5}, weight=1, modality=["image"])
+    with caplog.at_level(logging.INFO, "energize"):
+        got = epoch(read(file), 35)
+    parts = Counter(answer.split()[0] for answer in got)
+    assert parts == {"ai2d": 20, "dvqa": int(31 * 0.5)}
+    drawn = [answer for answer in got if answer.startswith("dvqa")]
+    assert drawn != sorted(answers(rows["dvqa"][:15]))
+    assert epoch(read(file), 35) == got
+    assert "by the seed 10086" in caplog.text
+    assert "weight is not read by Eagle's loader" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("time", "message"),
+    [(1.5, "must be a whole number, got 1.5"), (0, "above 0"), (0.01, "none of 20")],
+)
+def test_other_repeat_times_are_faults(meta, time, message):
+    file, _ = meta({"ai2d": time})
+    with pytest.raises(MetadatasetError, match=message) as raised:
+        read(file)
+    assert "meta.json:6 (ai2d.repeat_time)" in str(raised.value)
+
+
+def test_two_entries_of_one_name_are_a_fault(meta):
+    file, _ = meta({"ai2d": 1})
+    text = file.read_text()
+    file.write_text(text[: text.rindex("}")] + "," + text[text.index("{") + 1 :])
+    with pytest.raises(MetadatasetError, match="the key 'ai2d' is given twice"):
+        read(file)
+
+
+def test_two_recipes_of_one_name_are_a_fault(meta, tmp_path):
+    first, _ = meta({"ai2d": 1})
+    second = first.with_name("second.json")
+    second.write_text(first.read_text())
+    mix = [{"path": str(first), "weight": 1}, {"path": str(second), "weight": 1}]
+    with pytest.raises(MetadatasetError, match="both have the name 'ai2d'") as raised:
+        read(mix)
+    assert "meta.json:4" in str(raised.value)
+    assert "second.json:4" in str(raised.value)
+
+
+def test_a_missing_annotation_file_is_named(meta, tmp_path):
+    file, _ = meta({"ai2d": 1})
+    (tmp_path / "ai2d.jsonl").unlink()
+    with pytest.raises(
+        DatasetNotFoundError, match="InternVL stops here, too"
+    ) as raised:
+        read(file)
+    assert "meta.json:4 (ai2d.annotation)" in str(raised.value)
