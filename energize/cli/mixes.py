@@ -36,6 +36,7 @@ from energize.metadataset.nodes import (
     with_leaves,
 )
 from energize.metadataset.resolver import resolve
+from energize.recipes.formats import is_recipe
 from energize.report.efficiency import Efficiency, measure_efficiency
 from energize.task.decode import SampleDecoder
 from energize.task.encoder import DefaultTaskEncoder, TaskEncoder
@@ -341,7 +342,7 @@ class Stored:
         """Return the requested splits, or all splits of the path."""
         if not path.exists():
             raise DatasetNotFoundError(f"{path} {absent(path)}")
-        if is_jsonl(path):
+        if is_jsonl(path) or is_recipe(path):
             return ("train",)
         if self.split_parts is not None:
             return _split_names(self.split_parts)

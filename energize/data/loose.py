@@ -27,6 +27,7 @@ from energize.core.ignored import log_once
 from energize.core.os_errors import is_url
 from energize.core.os_errors import os_error_message as refusal
 from energize.data.columns import column_command
+from energize.data.eagle import without_eagle
 from energize.data.files import absolute, exists, files_at, joined, path_of, read_file
 from energize.data.local import Files, Ranges
 from energize.data.loose_columns import loose_column, loose_column_names
@@ -103,6 +104,7 @@ def unfolded(row: Row) -> Row:
     """
     files: dict[str, list[Any]] = {}
     changed: dict[str, Any] = {}
+    row = without_eagle(row)
     for name, turns in row.items():
         if not _are_turns(turns):
             continue

@@ -7,6 +7,8 @@ import logging
 from collections import Counter
 from math import sqrt
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from energize import get_train_dataset
@@ -132,3 +134,68 @@ def test_a_missing_annotation_file_is_named(meta, tmp_path):
     ) as raised:
         read(file)
     assert "meta.json:4 (ai2d.annotation)" in str(raised.value)
+
+
+def eagle_row(number, images):
+    """Return a row of Eagle with as many images, and the row that prepare.sh makes."""
+    places = "".join(f"<image-{1 + image}>" for image in range(len(images)))
+    answer = {"from": "gpt", "value": f"eagle {number}"}
+    data = [{"type": "image", "image_list": images}] if images else []
+    question = {"from": "human", "value": f"{places}What is this?"}
+    return {"conversations": [question, answer], "data": data}
+
+
+def prepared(row, root):
+    """Return the row that Eagle's `prepare.sh` writes into Parquet."""
+    images = [f"{root}/{name}" for media in row["data"] for name in media["image_list"]]
+    question, answer = row["conversations"]
+    text = question["value"]
+    for number in range(1, len(images) + 1):
+        tag = f"<image {number}>" if len(images) > 1 else ""
+        text = text.replace(f"<image-{number}>", f"{tag}<frame-{number}>\n")
+    turns = [{"from": "human", "value": text}, answer]
+    return {
+        "data": json.dumps([row["data"]]),
+        "unified_frame_list": json.dumps(images),
+        "num_tiles_list": json.dumps([1] * len(images)),
+        "num_all_tiles": len(images),
+        "label_length": 3,
+        "length": 10 + 256 * len(images),
+        "conversations": json.dumps(turns),
+    }
+
+
+class Conversations(Answers):
+    """Batches are the answer, the number of images, and the number of places."""
+
+    def batch(self, samples):
+        return [
+            (
+                sample.turns[-1].text,
+                len(sample.images),
+                sample.turns[0].text.count("<image>"),
+            )
+            for sample in samples
+        ]
+
+
+def test_eagle_rows_have_their_images_and_length_columns(tmp_path):
+    images = tmp_path / "images"
+    annotations(tmp_path / "made.jsonl", 9, images=images)
+    rows = [
+        eagle_row(number, [f"made_{image}.jpg" for image in range(number % 3)])
+        for number in range(9)
+    ]
+    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    table = pa.Table.from_pylist([prepared(row, images) for row in rows])
+    pq.write_table(table, tmp_path / "rows.parquet", compression="zstd")
+    expected = sorted((f"eagle {n}", n % 3, n % 3) for n in range(9))
+    for name in ("rows.jsonl", "rows.parquet"):
+        entry = {"annotation": f"{tmp_path}/{name}", "root": str(images), "weight": 1}
+        file = tmp_path / f"{name}.json"
+        file.write_text(json.dumps({"eagle": entry}))
+        dataset = get_train_dataset(file, batch_size=1, task_encoder=Conversations())
+        assert epoch(dataset, 9) == expected
+    [source] = dataset.sources
+    lengths = [10 + 256 * (number % 3) for number in range(9)]
+    assert source.column("length").values.tolist() == lengths
