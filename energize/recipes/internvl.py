@@ -104,7 +104,7 @@ def _amount(
         return {}
     if times < 1:
         total = text.count(path, file) or 0
-        return text.subset(path, _where(text), int(total * times), total)
+        return text.subset(path, _part_of(text), int(total * times), total)
     if not isinstance(times, int):
         text.fault(
             path,
@@ -114,7 +114,7 @@ def _amount(
     return {} if times == 1 else {"repetitions": times}
 
 
-def _where(text: RecipeText) -> str:
+def _part_of(text: RecipeText) -> str:
     """Return which samples a `repeat_time` below 1 takes."""
     if text.format == INTERNVL.name:
         return "first"

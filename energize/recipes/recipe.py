@@ -66,7 +66,7 @@ class RecipeText:
     Attributes:
         format: The name of the format.
         value: The parsed content.
-        options: What the original takes on its command line, by name.
+        options: Options of the command line of the original, by name.
         faults: Receives the faults of the recipe.
         notes: Receives sentences for the user, each once.
     """
@@ -100,7 +100,7 @@ class RecipeText:
             path: The path of the entry.
             entry: The entry.
             keys: The keys of the format.
-            effect: What the original does with other keys.
+            effect: The effect of other keys in the original.
         """
         names = list(keys)
         for key in entry:
@@ -140,13 +140,13 @@ class RecipeText:
             return None
 
     def subset(
-        self, path: KeyPath, where: str, count: int, total: int
+        self, path: KeyPath, part: str, count: int, total: int
     ) -> dict[str, Any]:
         """Return the `subset` of an entry: none if it takes all samples.
 
         Args:
             path: The path of the value that sets the number.
-            where: "first", "end" or "random".
+            part: "first", "end" or "random".
             count: Number of samples.
             total: Number of samples of the file.
         """
@@ -154,9 +154,9 @@ class RecipeText:
             self.fault(path, f"none of {total} samples is left. Remove the entry")
         if count >= total:
             return {}
-        if where == "random":
+        if part == "random":
             return {"subset": {"random": count}}
-        bounds = [0, count] if where == "first" else [total - count, "end"]
+        bounds = [0, count] if part == "first" else [total - count, "end"]
         return {"subset": {"range": bounds}}
 
     def mix(
@@ -191,7 +191,7 @@ class RecipeFormat:
         name: The name, for messages.
         recognises: Whether parsed content has this format, by its required keys.
         read: Returns the recipe; faults are added to the text.
-        options: The options of the format, and what each of them is.
+        options: The options of the format, with a description of each.
     """
 
     name: str
