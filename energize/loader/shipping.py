@@ -25,7 +25,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, BinaryIO, NamedTuple, TypeVar
+from typing import Any, BinaryIO, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -400,17 +400,25 @@ class Regions:
         self.made: list[int] = []
         self.dropped: list[int] = []
 
-    def put(self, data: memoryview) -> RegionBytes:
+    def put(self, *pieces: memoryview | bytes) -> RegionBytes:
         """Copy contiguous bytes to a region, which is in use until the trainer frees
         it.
+
+        Args:
+            *pieces: The bytes, in any number of pieces.
         """
-        number = self._free_region(len(data))
+        size = sum(map(len, pieces))
+        number = self._free_region(size)
         if number is None:
-            number = self._make(len(data))
-        memory = self._regions[number]
+            number = self._make(size)
+        memory = self._regions[number].data
         memory[0] = 1
-        memory[_HEADER : _HEADER + len(data)] = data
-        return RegionBytes(number, len(data))
+        end = _HEADER
+        for piece in pieces:
+            start = end
+            end += len(piece)
+            memory[start:end] = piece
+        return RegionBytes(number, size)
 
     def _make(self, size: int) -> int:
         # At most an eighth more, so that batches of slightly different sizes share
@@ -485,8 +493,15 @@ def _free(memory: Bytes, owner: int) -> None:
         memory[0] = 0
 
 
+class _Writable(Protocol):
+    """What a pickler writes to."""
+
+    def write(self, piece: Any, /) -> int:
+        """Write bytes, and return their number."""
+
+
 def _tensor_pickler(
-    file: BinaryIO, protocol: int, buffer_callback: Callable[[Any], object]
+    file: _Writable, protocol: int, buffer_callback: Callable[[Any], object]
 ) -> pickle.Pickler:
     """Return a pickler that pickles tensors as buffers, like numpy arrays.
 
@@ -524,7 +539,7 @@ def _tensor(data: Any, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tens
 def _dump_buffers(
     value: Any,
     pickler: Callable[..., pickle.Pickler],
-    file: BinaryIO,
+    file: _Writable,
     put: Callable[[memoryview], T],
 ) -> list[T]:
     """Pickle a value to a file; return where each large buffer was put."""
@@ -540,23 +555,32 @@ def _dump_buffers(
     return places
 
 
-def dumps(value: Any, regions: Regions) -> memoryview:
+class _Pieces(list[bytes]):
+    """A file for a pickler that keeps the pieces as they are written."""
+
+    def write(self, piece: Any) -> int:
+        """Add a piece, and return its size."""
+        self.append(bytes(piece))
+        return len(piece)
+
+
+def dumps(value: Any, regions: Regions) -> bytes:
     """Pack a value for the trainer, with large buffers in regions.
 
     A large pickle is a region itself: through the socket, the kernel would copy it
     twice.
     """
-    file = io.BytesIO()
-    sent = _dump_buffers(value, _tensor_pickler, file, regions.put)
-    length = file.tell()
+    pickled = _Pieces()
+    sent = _dump_buffers(value, _tensor_pickler, pickled, regions.put)
+    length = sum(map(len, pickled))
     if length > SMALL:
-        sent.append(regions.put(file.getbuffer()))
-        file = io.BytesIO()
+        sent.append(regions.put(*pickled))
+        pickled.clear()
         length = 0
-    pickle.dump((sent, regions.dropped), file, 5)
+    pickled.append(pickle.dumps((sent, regions.dropped), 5))
     regions.dropped = []
-    file.write(_LENGTH.pack(length))
-    return file.getbuffer()
+    pickled.append(_LENGTH.pack(length))
+    return b"".join(pickled)
 
 
 # What workers that start from nothing are given: one file in memory for all of them.

@@ -107,9 +107,7 @@ def serve(
     # end open when the worker is gone.
     os.register_at_fork(after_in_child=end.close)
     channel = Channel(end)
-    outbox: queue.SimpleQueue[tuple[memoryview | bytes, int | None]] = (
-        queue.SimpleQueue()
-    )
+    outbox: queue.SimpleQueue[tuple[bytes, int | None]] = queue.SimpleQueue()
     with suppress(EOFError, OSError):
         channel.send(b"", stacks.fileno())
         threading.Thread(target=_send_all, args=(outbox, channel), daemon=True).start()
@@ -171,7 +169,7 @@ def _rebuilt_task(channel: Channel) -> Task:
         raise EOFError from error
 
 
-def _packed(reply: Reply, regions: Regions) -> memoryview:
+def _packed(reply: Reply, regions: Regions) -> bytes:
     try:
         return dumps(reply, regions)
     except Exception as error:  # pickling runs the code of the user's classes
