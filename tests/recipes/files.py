@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import yaml
 from PIL import Image
 
 from energize import DefaultTaskEncoder
@@ -61,3 +62,43 @@ def epoch(dataset, count, first=0):
     """Return the sorted answers of `count` batches from the batch `first` on."""
     batches = (dataset[number] for number in range(first, first + count))
     return sorted(answer for batch in batches for answer in batch)
+
+
+def llava(folder):
+    """Write a recipe of LLaVA-NeXT for a.json and b.jsonl; return it with its options."""
+    entries = [
+        {"json_path": f"{folder}/a.json", "sampling_strategy": "random:30%"},
+        {"json_path": f"{folder}/b.jsonl", "sampling_strategy": "end:4"},
+    ]
+    (folder / "recipe.yaml").write_text(yaml.safe_dump({"datasets": entries}))
+    return folder / "recipe.yaml", {"image_folder": f"{folder}/images"}
+
+
+def internvl(folder):
+    """Write a recipe of InternVL for a.json and b.jsonl; return it with its options."""
+    meta = {
+        name: {
+            "root": f"{folder}/images",
+            "annotation": f"{folder}/{file}",
+            "repeat_time": time,
+        }
+        for name, file, time in (("a", "a.json", 2), ("b", "b.jsonl", 0.5))
+    }
+    (folder / "meta.json").write_text(json.dumps(meta))
+    return folder / "meta.json", {"use_data_resampling": True}
+
+
+def qwen(folder):
+    """Write a recipe of Qwen-VL for a.json and b.jsonl; return it with its options."""
+    entry = {"annotation_path": f"{folder}/a.json", "data_path": f"{folder}/images"}
+    (folder / "data_dict.json").write_text(json.dumps({"a": entry}))
+    return folder / "data_dict.json", {"dataset_use": "a%50"}
+
+
+def eagle(folder):
+    """Write a recipe of Eagle for a.json and b.jsonl; return it with its options."""
+    file, _ = internvl(folder)
+    meta = json.loads(file.read_text())
+    meta["a"]["weight"] = 1
+    file.write_text(json.dumps(meta))
+    return file, {}

@@ -2,46 +2,15 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
-import yaml
 from typer.testing import CliRunner
 
 from energize import get_train_dataset
 from energize.cli.main import app
-from tests.recipes.files import Answers, annotations
+from tests.recipes.files import Answers, annotations, eagle, internvl, llava, qwen
 
 
-def llava(folder):
-    entries = [
-        {"json_path": f"{folder}/a.json", "sampling_strategy": "random:30%"},
-        {"json_path": f"{folder}/b.jsonl", "sampling_strategy": "end:4"},
-    ]
-    (folder / "recipe.yaml").write_text(yaml.safe_dump({"datasets": entries}))
-    return folder / "recipe.yaml", {"image_folder": f"{folder}/images"}
-
-
-def internvl(folder):
-    meta = {
-        name: {
-            "root": f"{folder}/images",
-            "annotation": f"{folder}/{file}",
-            "repeat_time": time,
-        }
-        for name, file, time in (("a", "a.json", 2), ("b", "b.jsonl", 0.5))
-    }
-    (folder / "meta.json").write_text(json.dumps(meta))
-    return folder / "meta.json", {"use_data_resampling": True}
-
-
-def qwen(folder):
-    entry = {"annotation_path": f"{folder}/a.json", "data_path": f"{folder}/images"}
-    (folder / "data_dict.json").write_text(json.dumps({"a": entry}))
-    return folder / "data_dict.json", {"dataset_use": "a%50"}
-
-
-@pytest.mark.parametrize("recipe", [llava, internvl, qwen])
+@pytest.mark.parametrize("recipe", [llava, internvl, eagle, qwen])
 def test_the_converted_file_gives_the_identical_stream(tmp_path, recipe):
     for name in ("a.json", "b.jsonl"):
         annotations(tmp_path / name, 21, images=tmp_path / "images")
