@@ -191,9 +191,9 @@ def document(
     if recipe_format is not None:
         faulty: list[RecipeFault] = []
         recipe = recipe_format.recipe(text.data, options or {}, faulty)
-        for path, message, not_found in faulty:
+        for path, message, missing in faulty:
             problem = text.problem(path, message)
-            problems.append(replace(problem, not_found=not_found))
+            problems.append(replace(problem, not_found=missing))
         if recipe is None:
             return None
         text = _of_recipe(text, recipe)

@@ -42,7 +42,7 @@ class RecipeFault(NamedTuple):
 
     path: KeyPath
     text: str
-    not_found: bool = False
+    missing: bool = False
 
 
 class RecipeEntry(NamedTuple):
@@ -77,15 +77,15 @@ class RecipeText:
     faults: list[RecipeFault] = field(default_factory=list)
     notes: dict[str, None] = field(default_factory=dict)
 
-    def fault(self, path: KeyPath, text: str, *, not_found: bool = False) -> None:
+    def fault(self, path: KeyPath, text: str, *, missing: bool = False) -> None:
         """Note a fault of a value.
 
         Args:
             path: The path of the value in the recipe.
             text: The fault, its remedy, and what the original does.
-            not_found: Whether the fault is a path that does not exist.
+            missing: Whether the fault is a path that does not exist.
         """
-        self.faults.append(RecipeFault(path, text, not_found))
+        self.faults.append(RecipeFault(path, text, missing))
 
     def note(self, text: str) -> None:
         """Add a sentence for the user."""
@@ -128,7 +128,7 @@ class RecipeText:
             f"begin in the working directory, as in {self.format}; the recipe option "
             f"{BASE!r} sets another folder. {self.format} stops here, too"
         )
-        self.fault(path, text, not_found=True)
+        self.fault(path, text, missing=True)
         return None
 
     def count(self, path: KeyPath, file: Path) -> int | None:
