@@ -4,6 +4,7 @@ A task encoder turns stored samples into batches for a model. The most common na
 also in `energize`.
 """
 
+from energize.core.means import TokenMean
 from energize.task.classification import (
     ImageClassificationBatch,
     ImageClassificationTaskEncoder,
@@ -48,6 +49,7 @@ __all__ = [
     "ProcessorTaskEncoder",
     "SampleDecoder",
     "TaskEncoder",
+    "TokenMean",
     "TurnKeys",
     "basic_sample_keys",
     "batch_list",

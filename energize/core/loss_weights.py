@@ -31,6 +31,9 @@ OWN = "sample_weight"
 WEIGHTS = "sample_weights"
 """The field of a batch or pack with the weights of its samples."""
 
+LOSS_WEIGHTS = "loss_weights"
+"""The field of a batch with the weights of its tokens, of the shape of its labels."""
+
 OFFSETS = ("cu_seqlens", "cu_seq_lens_q", "cu_seq_lens_k")
 """Names of the offsets of the samples of a pack; the first one is that of packs."""
 

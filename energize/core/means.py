@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from energize.core.arrays import as_tensor
-from energize.core.checks import checked_choice
+from energize.core.checks import checked_choice, checked_whole
 from energize.core.lazy import torch
-from energize.core.loss_weights import OFFSETS, WEIGHTS, counted, field_of
+from energize.core.loss_weights import (
+    LOSS_WEIGHTS,
+    OFFSETS,
+    WEIGHTS,
+    counted,
+    field_of,
+)
 from energize.core.padding import is_padding, padding_rows
 from energize.errors import ConfigError, WeightError
 
@@ -99,11 +106,12 @@ def token_weights(
 
     Args:
         batch: A batch with `labels` of shape (samples, tokens). If it has `cu_seqlens`,
-            labels are packs of shape (tokens,) or (packs, tokens). `sample_weights`
-            multiply; padding rows count 0.
+            labels are packs of shape (tokens,) or (packs, tokens). `loss_weights` of
+            tokens, as of messages with a weight, and `sample_weights` multiply; padding
+            rows count 0.
         mean: "tokens" counts each learned token 1; "samples" each sample 1, divided by
             its learned tokens; "sqrt_tokens" each sample the square root of its learned
-            tokens.
+            tokens. A token with a weight in `loss_weights` is that many tokens.
         ignored: The label of tokens that are not learned. If the model predicts labels
             of later tokens, the first token of each sample has to have it, as in
             batches of `ProcessorTaskEncoder`.
@@ -136,6 +144,9 @@ def token_weights(
     rows = labels if labels.ndim > 1 else labels[None]
     lengths = _sample_lengths(batch, labels, rows)
     learned = (rows != ignored).to(torch.float32)
+    factors = field_of(batch, LOSS_WEIGHTS)
+    if factors is not None:
+        learned = learned * factors.to(learned).reshape(learned.shape)
     weights = _sample_weights(batch, lengths)
     flat = [
         _shares(part, sizes, weight, _POWERS[mean])
@@ -153,7 +164,8 @@ def _shares(
     learned = learned * _padded_to(torch.ones_like(numbers), len(learned))
     numbers = _padded_to(numbers, len(learned))
     tokens = learned.new_zeros(count).index_add_(0, numbers, learned)
-    scales = tokens.clamp(min=1) ** (power - 1) * weights
+    tokens = torch.where(tokens > 0, tokens, 1)
+    scales = tokens ** (power - 1) * weights
     return learned * scales[numbers]
 
 
@@ -265,6 +277,91 @@ def total_weight(
             total = total.to("cuda")
         torch.distributed.all_reduce(total, group=group)
     return total
+
+
+class TokenMean:
+    """The mean loss of the learned tokens of a global batch.
+
+    `steps` divides batches into steps of the optimizer; a call returns the loss of a
+    micro batch. Gradients and the sum of the losses are those of one large batch, for
+    padded and packed batches, with accumulation, on any number of ranks.
+
+    Args:
+        mean: As of `token_weights`.
+        group: The process group that averages gradients; None for all ranks.
+
+    Raises:
+        ConfigError: For another `mean`. Calls raise it for batches without labels.
+
+    Example:
+        >>> batch = {"labels": torch.tensor([[-100, 1, 1], [-100, 0, -100]])}
+        >>> logits = torch.zeros(2, 3, 4)
+        >>> mean = TokenMean("samples")
+        >>> for micro_batches in mean.steps([batch, batch], accumulation=2):
+        ...     print([float(mean(logits, micro)) for micro in micro_batches])
+        [0.6931471824645996, 0.6931471824645996]
+    """
+
+    def __init__(
+        self,
+        mean: Literal["tokens", "samples", "sqrt_tokens"] = "tokens",
+        *,
+        group: Any = None,
+    ) -> None:
+        checked_choice(mean, "mean", tuple(_POWERS), "TokenMean")
+        self.mean = mean
+        self.group = group
+        self.total: torch.Tensor | float | None = None
+
+    def steps(
+        self, batches: Iterable[Any], accumulation: int = 1
+    ) -> Iterator[list[Any]]:
+        """Yield the micro batches of one step after another.
+
+        Args:
+            batches: A loader, or batches of this rank.
+            accumulation: Micro batches of a step.
+
+        Raises:
+            ConfigError: For an `accumulation` below 1.
+        """
+        checked_whole(accumulation, "TokenMean: accumulation", 1)
+        ahead = iter(batches)
+        while micro_batches := list(islice(ahead, accumulation)):
+            self.begin(micro_batches)
+            yield micro_batches
+
+    def begin(self, micro_batches: Sequence[Any]) -> None:
+        """Sum the weights of the micro batches of a step; all ranks have to call it.
+
+        Args:
+            micro_batches: All micro batches of this rank.
+        """
+        weights = [token_weights(batch, self.mean) for batch in micro_batches]
+        self.total = total_weight(weights, group=self.group)
+
+    def __call__(self, logits: torch.Tensor, batch: Any) -> torch.Tensor:
+        """Return the loss of a micro batch of the step that `begin` began.
+
+        Args:
+            logits: The outputs of the model, of shape (rows, tokens, vocabulary), each
+                for the next token.
+            batch: The batch.
+
+        Returns:
+            A scalar to call `backward()` on.
+        """
+        weights = token_weights(batch, self.mean)[..., 1:].to(logits.device)
+        labels = field_of(batch, "labels")[..., 1:].to(logits.device)
+        exact = torch.promote_types(logits.dtype, torch.float32)
+        losses = torch.nn.functional.cross_entropy(
+            logits[..., :-1, :].flatten(0, -2).to(exact),
+            labels.flatten(),
+            reduction="none",
+        )
+        return weighted_mean(
+            losses, weights.flatten(), total=self.total, group=self.group
+        )
 
 
 def effective_sample_size(weights: npt.ArrayLike | torch.Tensor) -> float:

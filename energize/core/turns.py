@@ -4,11 +4,13 @@ learned.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from energize.core.checks import real_number
 from energize.core.validation import parse_json
 from energize.errors import DataError
 
@@ -39,10 +41,14 @@ _LEARNED = {
     "train": True,
     "loss": True,
     "weight": True,
+    "loss_weight": True,
+    "loss_scale": True,
     "loss_mask": True,
     "masked": False,
 }
 """Keys that decide whether a turn is learned, and the value with which it is."""
+_WEIGHTS = ("weight", "loss_weight", "loss_scale")
+"""Keys that may have other numbers than 0 and 1: how much learned tokens count."""
 REASONING = ("reasoning_content", "reasoning", "thinking")
 """Keys of the reasoning before an answer. The first one is the name in `Turn.extra`."""
 TURN_KEYS = frozenset(
@@ -70,6 +76,7 @@ class Turn:
         extra: The other keys of the turn that have a value. Calls of tools are
             `tool_calls`, in the form of OpenAI's API with arguments as a dict;
             reasoning is `reasoning_content`.
+        weight: How much a learned token counts in the loss; by default 1.
 
     Example:
         >>> Turn("user", "What is this?")
@@ -81,12 +88,14 @@ class Turn:
     text: str
     learned: bool | None = None
     extra: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    weight: float = 1.0
 
     def __rich_repr__(self) -> Iterator[tuple[Any, ...]]:
         yield "role", self.role
         yield "text", self.text
         yield "learned", self.learned, None
         yield "extra", self.extra, {}
+        yield "weight", self.weight, 1.0
 
     def __repr__(self) -> str:
         fields = [f"role={self.role!r}", f"text={self.text!r}"]
@@ -94,6 +103,8 @@ class Turn:
             fields.append(f"learned={self.learned!r}")
         if self.extra:
             fields.append(f"extra={self.extra!r}")
+        if self.weight != 1:
+            fields.append(f"weight={self.weight!r}")
         return f"Turn({', '.join(fields)})"
 
 
@@ -204,7 +215,8 @@ def turn_of(form: Any, number: int) -> Turn:
         role = _ROLES.get(role.strip().lower(), role)
         if reasoning:
             keys[REASONING[0]] = reasoning
-        return Turn(role, content, _learned(keys, role), keys)
+        weight = _weight(keys)
+        return Turn(role, content, _learned(keys, role), keys, weight)
     except DataError as error:
         raise DataError(f"turn {number} is {form!r:.120}: {error}") from error
 
@@ -235,6 +247,18 @@ def _reasoning(keys: dict[str, Any]) -> str:
     return _only(keys, REASONING, "")  # type: ignore[no-any-return]
 
 
+def _weight(keys: dict[str, Any]) -> float:
+    """Replace a weight other than 0 and 1 by 1, and return it."""
+    numbers = {name: real_number(keys.get(name)) for name in _WEIGHTS}
+    stated = {
+        name: float(number)
+        for name, number in numbers.items()
+        if number is not None and number > 0 and math.isfinite(number)
+    }
+    keys |= dict.fromkeys(stated, 1)
+    return _only(stated, _WEIGHTS, 1.0)  # type: ignore[no-any-return]
+
+
 def _learned(keys: dict[str, Any], role: str) -> bool | None:
     """Remove the keys that decide whether a turn is learned, and return what they
     decide.
@@ -244,7 +268,8 @@ def _learned(keys: dict[str, Any], role: str) -> bool | None:
     if len(answers) > 1 or not all(value in (0, 1) for value in decided.values()):
         raise DataError(
             f"the keys for learning the turn are unclear: {decided}. Set each to 0, 1, "
-            "true or false, all alike"
+            "true or false, all alike; 'weight', 'loss_weight' and 'loss_scale' may "
+            "be other numbers >= 0"
         )
     # A weight of 1 is often given to all turns, and means those of the assistant.
     return (

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from transformers import Trainer, TrainerCallback
 from transformers.trainer_utils import get_last_checkpoint
 
-from energize.core.loss_weights import counted
+from energize.core.loss_weights import WEIGHTS, counted
+from energize.core.means import TokenMean
 from energize.errors import ConfigError, StateError
 from energize.integrations.accelerate import AccelerateLoader, gather_real
 from energize.loader import Loader
 
 _FILE = "energize_loader.json"
+_NO_ARGUMENTS = ("labels", WEIGHTS)
+"""Items of batches of which a model need not know."""
 
 
 class LoaderTrainer(Trainer):
@@ -28,6 +31,9 @@ class LoaderTrainer(Trainer):
     Args:
         *args: As those of `Trainer`.
         train_loader: The loader to train on, or None for a `train_dataset`.
+        token_mean: How the mean of the training loss counts tokens, as of
+            `token_weights`: over accumulated batches and ranks, with the weights of
+            samples and messages. None for the loss of the model.
         **options: As those of `Trainer`. `eval_dataset` is a loader of the role "eval",
             or a dict of them.
 
@@ -39,10 +45,17 @@ class LoaderTrainer(Trainer):
     """
 
     def __init__(
-        self, *args: Any, train_loader: Loader[Any] | None = None, **options: Any
+        self,
+        *args: Any,
+        train_loader: Loader[Any] | None = None,
+        token_mean: Literal["tokens", "samples", "sqrt_tokens"] | None = None,
+        **options: Any,
     ) -> None:
         super().__init__(*args, **options)
         self.train_loader = train_loader
+        self.token_mean = None if token_mean is None else TokenMean(token_mean)
+        if token_mean is not None:
+            self.loss_is_scaled_for_ga = True
         self._evaluated: Any = None
         self._reads_loader = False
         if train_loader is not None:
@@ -88,6 +101,31 @@ class LoaderTrainer(Trainer):
                 )
             self.train_loader.load_state_dict(json.loads(file.read_text()))
         return super().train(resume_from_checkpoint, *args, **options)
+
+    def get_batch_samples(self, *args: Any) -> Any:
+        """Return the micro batches of a step, and the number of their tokens."""
+        micro_batches, count = super().get_batch_samples(*args)
+        if self.token_mean is not None and micro_batches:
+            self.token_mean.begin(micro_batches)
+        return micro_batches, count
+
+    def compute_loss(
+        self,
+        model: Any,
+        inputs: Any,
+        return_outputs: bool = False,
+        num_items_in_batch: Any = None,
+    ) -> Any:
+        """Return the loss of a batch; in training, its part of `token_mean`."""
+        if self.token_mean is None or not model.training:
+            return super().compute_loss(
+                model, inputs, return_outputs, num_items_in_batch
+            )
+        outputs = model(
+            **{name: inputs[name] for name in inputs if name not in _NO_ARGUMENTS}
+        )
+        loss = self.token_mean(outputs.logits, inputs)
+        return (loss, outputs) if return_outputs else loss
 
     def evaluation_loop(self, dataloader: Any, *args: Any, **options: Any) -> Any:
         """Evaluate; of a loader the real samples only."""

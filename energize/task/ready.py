@@ -19,6 +19,7 @@ from torch.nn.functional import pad
 from energize.core.checks import checked_choice, checked_whole
 from energize.core.dataset import Dataset
 from energize.core.ignored import log_once
+from energize.core.loss_weights import LOSS_WEIGHTS
 from energize.core.records import type_fields
 from energize.core.samples import (
     CaptioningSample,
@@ -124,6 +125,9 @@ class ProcessorBatch(Batch):
     `cu_seqlens` (the items `cu_seq_lens_q` and `cu_seq_lens_k`) is int32: the start of
     each sample of a packed row, and the end of the last one.
 
+    `loss_weights` is how much each learned token counts in `token_weights` and
+    `TokenMean`; None if all count 1. It is not an item, for models do not take it.
+
     A processor with further outputs needs a subclass with fields of these names.
     """
 
@@ -143,6 +147,7 @@ class ProcessorBatch(Batch):
     max_length_q: int | None = None
     max_length_k: int | None = None
     use_cache: bool | None = None
+    loss_weights: torch.Tensor | None = None
 
     @property
     def cu_seqlens(self) -> torch.Tensor | None:
@@ -150,7 +155,11 @@ class ProcessorBatch(Batch):
         return self.cu_seq_lens_q
 
     def __iter__(self) -> Iterator[str]:
-        return (name for name in super().__iter__() if getattr(self, name) is not None)
+        return (
+            name
+            for name in super().__iter__()
+            if name != LOSS_WEIGHTS and getattr(self, name) is not None
+        )
 
 
 @dataclass(kw_only=True, slots=True)
@@ -176,6 +185,10 @@ def _text(value: Any, name: str) -> str:
     return value
 
 
+def _is_learned(turn: Turn) -> bool:
+    return turn.role == "assistant" if turn.learned is None else turn.learned
+
+
 def _tokens(sample: _Encoded) -> int:
     return sample.tokens
 
@@ -192,7 +205,8 @@ class ProcessorTaskEncoder(TaskEncoder[Any, Any, Any, Any]):
     `labels` are the tokens of the turns of the assistant, and -100 elsewhere: the
     tokens that the template marks by `{% generation %}`, or the text that such a turn
     adds to the conversation. Placeholders of images are never learned. `train`, `loss`,
-    `weight`, `loss_mask` or `masked` of a turn decide whether it is learned.
+    `weight`, `loss_mask` or `masked` of a turn decide whether it is learned; `weight`,
+    `loss_weight` and `loss_scale` may also be other numbers: how much it counts.
 
     Tools, tool calls and reasoning are passed to the chat template. If the template
     does not write one of them, or refuses the conversation, the sample is damaged.
@@ -285,19 +299,19 @@ class ProcessorTaskEncoder(TaskEncoder[Any, Any, Any, Any]):
     def encode_sample(self, sample: Any) -> _Encoded:
         """Return a sample as tokens with labels, and its processed images."""
         if isinstance(sample, TextSample):
-            encoding, learned = self._text_only(_text(sample.text, "text"))
+            encoding, weights = self._text_only(_text(sample.text, "text"))
         else:
-            turns, images = self._turns(sample)
-            images = list(map(_as_bytes, images))
-            self._check_turns(sample, turns, images)
+            turns, media = self.turns_of(sample)
+            media = list(map(_as_bytes, media))
+            self._check_turns(sample, turns, media)
             tools = getattr(sample, "tools", [])
-            encoding, learned = self._conversation(turns, images, tools)
+            encoding, weights = self._conversation(turns, media, tools)
         length = encoding["input_ids"].shape[1]
         if self.max_length is not None and length > self.max_length:
             reason = f"has {length} tokens, and max_length is {self.max_length}"
             skip = self.too_long == "skip"
             self._leave_out(sample, reason, "raise it", "too_long='skip'", skip=skip)
-        return _Encoded.derive_from(sample, **self._divided(encoding, learned))
+        return _Encoded.derive_from(sample, **self._divided(encoding, weights))
 
     def _text_only(self, text: str) -> tuple[dict[str, Any], torch.Tensor]:
         """Return the tokens of a text that ends with the token for the end, once."""
@@ -308,7 +322,7 @@ class ProcessorTaskEncoder(TaskEncoder[Any, Any, Any, Any]):
         if encoding["input_ids"][0, -2:].tolist() == 2 * [self.tokenizer.eos_token_id]:
             # The tokenizer adds the token for the end itself.
             encoding = self._processed(text, [], add_special_tokens=special)
-        return encoding, torch.ones_like(encoding["input_ids"][0], dtype=torch.bool)
+        return encoding, torch.ones(encoding["input_ids"].shape[1])
 
     def _check_turns(
         self, sample: Sample, turns: Sequence[Turn], images: list[Any]
@@ -341,14 +355,20 @@ class ProcessorTaskEncoder(TaskEncoder[Any, Any, Any, Any]):
         log_once("ProcessorTaskEncoder", option, text, logging.WARNING)
         raise SkipSample(reason)
 
-    def _turns(self, sample: Any) -> tuple[list[Turn], list[Any]]:
-        """Return the conversation of a sample, and its images."""
+    def turns_of(self, sample: Any) -> tuple[list[Turn], list[Any]]:
+        """Return the conversation of a sample, and its images; for subclasses.
+
+        Args:
+            sample: A typed sample.
+
+        Returns:
+            The turns, and what `media_arguments` takes, in the order of placeholders.
+        """
         if isinstance(sample, ConversationSample):
             if sample.videos:
                 raise ConfigError(
                     "ProcessorTaskEncoder does not read videos, but the sample has "
-                    f"{len(sample.videos)}. Choose frames as images in an encoder of "
-                    "your own"
+                    f"{len(sample.videos)}. Use energize.encoders.VideoTaskEncoder"
                 )
             return sample.turns, sample.images
         if isinstance(sample, CaptioningSample):
@@ -378,29 +398,33 @@ class ProcessorTaskEncoder(TaskEncoder[Any, Any, Any, Any]):
     def _conversation(
         self, turns: Sequence[Turn], images: list[Any], tools: list[Any]
     ) -> tuple[dict[str, Any], torch.Tensor]:
-        """Return a processed conversation, and the mask of learned tokens."""
-        learned = [
-            turn.role == "assistant" if turn.learned is None else turn.learned
-            for turn in turns
-        ]
-        if not any(learned):
+        """Return a processed conversation, and the weights of its tokens."""
+        weights = [turn.weight * _is_learned(turn) for turn in turns]
+        if not any(weights):
             raise DataError(
                 "nothing to learn: it has no turn of the assistant, or all are masked"
             )
         template = self._template()
         messages, text = self._written(turns, tools)
         self._check_written(turns, messages, text, tools)
-        spans = self._spans(template, messages, text, learned, tools)
-        if images:
-            spans = self._without_images(text, spans)
         encoding = self._processed(text, images, **self._offset_options(images))
         offsets = encoding.pop("offset_mapping", None)
         [replaced] = encoding.pop(_REPLACED, None) or [[]]
-        if (images and not replaced) or not _are_exact(offsets, replaced, len(text)):
-            return encoding, self._by_prefixes(
-                text, images, spans, encoding["input_ids"][0]
-            )
-        return encoding, _overlapping(offsets[0], replaced, spans)
+        ids = encoding["input_ids"][0]
+        of_tokens = torch.zeros(len(ids))
+        for weight in sorted({*weights} - {0}):
+            chosen = [other == weight for other in weights]
+            spans = self._spans(template, messages, text, chosen, tools)
+            if images:
+                spans = self._without_images(text, spans)
+            if (images and not replaced) or not _are_exact(
+                offsets, replaced, len(text)
+            ):
+                learned = self._by_prefixes(text, images, spans, ids)
+            else:
+                learned = _overlapping(offsets[0], replaced, spans)
+            of_tokens[learned] = weight
+        return encoding, of_tokens
 
     def _written(
         self, turns: Sequence[Turn], tools: list[Any]
@@ -540,11 +564,19 @@ class ProcessorTaskEncoder(TaskEncoder[Any, Any, Any, Any]):
         start = getattr(self.tokenizer, "bos_token", None)
         return not (start and text.startswith(start))
 
+    def media_arguments(self, media: list[Any]) -> dict[str, Any]:
+        """Return the arguments of the processor for the media of a sample.
+
+        Args:
+            media: As from `turns_of`.
+        """
+        return {"images": [media]} if media else {}
+
     def _processed(
         self, text: str, images: list[Any], **options: Any
     ) -> dict[str, Any]:
         special = self.processor is not self.tokenizer and self._special(text)
-        arguments: dict[str, Any] = {"images": [images]} if images else {}
+        arguments = self.media_arguments(images)
         arguments |= {"return_tensors": "pt", "add_special_tokens": special} | options
         try:
             encoding = self.processor(text=[text], **arguments)
@@ -689,16 +721,17 @@ class ProcessorTaskEncoder(TaskEncoder[Any, Any, Any, Any]):
         return learned
 
     def _divided(
-        self, encoding: dict[str, Any], learned: torch.Tensor
+        self, encoding: dict[str, Any], weights: torch.Tensor
     ) -> dict[str, Any]:
-        """Return tensors of tokens, with labels, and of media."""
+        """Return tensors of tokens, with labels and weights, and of media."""
         shape = encoding["input_ids"].shape
         tokens = dict[str, torch.Tensor]()
         media = dict[str, torch.Tensor]()
         for name, tensor in encoding.items():
             per_token = tensor.shape == shape and not name.startswith(_OF_MEDIA)
             (tokens if per_token else media)[name] = tensor[0] if per_token else tensor
-        tokens["labels"] = torch.where(learned, tokens["input_ids"], IGNORED)
+        tokens["labels"] = torch.where(weights > 0, tokens["input_ids"], IGNORED)
+        tokens[LOSS_WEIGHTS] = weights
         tokens["labels"][0] = IGNORED
         length = len(tokens["labels"])
         return {"tokens": length, "per_token": tokens, "media": media}
@@ -736,6 +769,8 @@ class ProcessorTaskEncoder(TaskEncoder[Any, Any, Any, Any]):
         ]
         values: dict[str, Any] = _joined_media(flat)
         values |= self._in_a_row(flat) if self.packing else self._padded(flat)
+        if ((values[LOSS_WEIGHTS] == 1) | (values["labels"] == IGNORED)).all():
+            del values[LOSS_WEIGHTS]
         field_names = type_fields(self.batch_type)
         if unknown := [name for name in values if name not in field_names]:
             raise ConfigError(
@@ -771,7 +806,7 @@ class ProcessorTaskEncoder(TaskEncoder[Any, Any, Any, Any]):
         }
         values |= boundaries(lengths)
         if self._has_three_axes():
-            positions = [self._positions(sample)[:, None] for sample in samples]
+            positions = [self.positions_of(sample)[:, None] for sample in samples]
             return values | {"position_ids": torch.cat(positions, -1)}
         values["position_ids"] = text_positions(lengths)
         is_image = values.get("token_type_ids")
@@ -785,8 +820,12 @@ class ProcessorTaskEncoder(TaskEncoder[Any, Any, Any, Any]):
             return self.model_packing.has_three_axes
         return uses_three_axes(self.processor)
 
-    def _positions(self, sample: _Encoded) -> torch.Tensor:
-        """Return the positions of a sample on three axes, after its own numbers."""
+    def positions_of(self, sample: Any) -> torch.Tensor:
+        """Return the positions of a sample on three axes, after its own numbers.
+
+        Args:
+            sample: A result of `encode_sample`.
+        """
         grids = sample.media.get("image_grid_thw")
         if grids is None:
             return text_positions([_tokens(sample)], 1 + AXES)[:, 0]

@@ -663,9 +663,9 @@ WRONG = {
         {"conversations": [{"from": "gpt", "value": "", "tool_calls": [{"id": "f"}]}]},
         "'tool_calls': [{'id': 'f'}]}: a tool, or a call of one, must have a 'name', got {'id': 'f'}",
     ),
-    "half to be learned": (
-        {"conversations": [TURNS[1] | {"weight": 1}, TURNS[1] | {"weight": 0.5}]},
-        "the keys for learning the turn are unclear: {'weight': 0.5}",
+    "less than nothing to be learned": (
+        {"conversations": [TURNS[1] | {"weight": 1}, TURNS[1] | {"weight": -1}]},
+        "the keys for learning the turn are unclear: {'weight': -1}",
     ),
     "no JSON": (None, "not JSON"),
 }
