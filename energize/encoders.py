@@ -5,6 +5,12 @@ also in `energize`.
 """
 
 from energize.core.means import TokenMean
+from energize.task.boxes import (
+    BOX_FORMATS,
+    BoxFormat,
+    GroundingTaskEncoder,
+    moved_boxes,
+)
 from energize.task.classification import (
     ImageClassificationBatch,
     ImageClassificationTaskEncoder,
@@ -33,13 +39,22 @@ from energize.task.ready import (
     ProcessorTaskEncoder,
     TurnKeys,
 )
+from energize.task.video import (
+    SampledVideo,
+    VideoBatch,
+    VideoFrames,
+    VideoTaskEncoder,
+)
 
 __all__ = [
+    "BOX_FORMATS",
     "AugmentTaskEncoder",
     "Batch",
     "BatchBudget",
+    "BoxFormat",
     "Cooker",
     "DefaultTaskEncoder",
+    "GroundingTaskEncoder",
     "ImageClassificationBatch",
     "ImageClassificationTaskEncoder",
     "ModelPacking",
@@ -48,9 +63,13 @@ __all__ = [
     "ProcessorBatch",
     "ProcessorTaskEncoder",
     "SampleDecoder",
+    "SampledVideo",
     "TaskEncoder",
     "TokenMean",
     "TurnKeys",
+    "VideoBatch",
+    "VideoFrames",
+    "VideoTaskEncoder",
     "basic_sample_keys",
     "batch_list",
     "batch_pad_stack",
@@ -60,5 +79,6 @@ __all__ = [
     "generic_batch",
     "generic_concat",
     "homogeneous_concat_mix",
+    "moved_boxes",
     "stateless",
 ]

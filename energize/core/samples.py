@@ -603,6 +603,22 @@ class ConversationSample(Sample):
 
 
 @dataclass(kw_only=True, slots=True)
+class GroundingSample(ConversationSample):
+    """A conversation about boxes in one image.
+
+    `<bbox>` in a turn stands for the next box, `<ref-object>` for the next label, as in
+    ms-swift.
+
+    Attributes:
+        boxes: Boxes of four numbers, in the order of their placeholders.
+        labels: Labels, in the order of their placeholders.
+    """
+
+    boxes: list[list[float]] = field(default_factory=list)
+    labels: list[str] = field(default_factory=list)
+
+
+@dataclass(kw_only=True, slots=True)
 class PreferenceSample(Sample):
     """A prompt with a preferred and a rejected answer, and images.
 

@@ -755,6 +755,15 @@ class AVDecoder(MediaDecoder):
         """Return the duration of the sound in seconds; None without sound."""
         return self.get_metadata(get_video=False).audio_duration
 
+    def get_frame_times(self) -> list[float]:
+        """Return the start of each frame in seconds, and the end of the last one.
+
+        Raises:
+            DecodeError: If the file is damaged or has no video stream.
+        """
+        index = self._indexed()
+        return [time * float(index.tick) for time in index.times]
+
     def has_audio_stream(self) -> bool:
         """Return whether the file has sound."""
         with _opened(self.open_stream(), self.description) as container:

@@ -91,14 +91,25 @@ class MergeTransform(torch.nn.Module):
 
     def forward(self, image: Any) -> Any:
         """Return the image after all transforms."""
+        return self.with_matrix(image)[0]
+
+    def with_matrix(self, image: Any) -> tuple[Any, Matrix]:
+        """Return the image after all transforms, and the matrix that moved its points.
+
+        Args:
+            image: A PIL image or tensor.
+        """
         if isinstance(image, PIL.Image.Image):
             matrix, size, _ = self.merged(image.height, image.width)
-            return _warp_image(image, matrix, size, self.interpolation, self.fill_value)
+            warped = _warp_image(
+                image, matrix, size, self.interpolation, self.fill_value
+            )
+            return warped, matrix
         if isinstance(image, torch.Tensor) and image.ndim >= 2:
             matrix, size, _ = self.merged(image.shape[-2], image.shape[-1])
             return _warp_tensor(
                 image, matrix, size, self.interpolation, self.fill_value
-            )
+            ), matrix
         raise ConfigError(
             (
                 "MergeTransform takes PIL images and tensors (..., channels, height, "

@@ -206,7 +206,8 @@ def _parts_listed(parts: Collection[str]) -> str:
 
 def module_of(sample_type: str) -> str:
     """Return the module of a type for `dataset.yaml`, Energon's if it has the type."""
-    return "energize" if sample_type == "ConversationSample" else _MODULE
+    is_new = sample_type in ("ConversationSample", "GroundingSample")
+    return "energize" if is_new else _MODULE
 
 
 def propose_field_map(sample_type: str | type[Any], look: Any) -> dict[str, str]:

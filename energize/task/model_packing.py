@@ -23,6 +23,7 @@ AXES = 3
 
 _THREE_AXES = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe")
 _THREE_AXES_PROCESSORS = ("Qwen2VLProcessor", "Qwen2_5_VLProcessor", "Qwen3VLProcessor")
+_SPLIT_FRAMES = ("qwen3_vl", "qwen3_vl_moe")  # a time stamp before each frame
 _BLOCK_MASKS = ("gemma3", "gemma3_text")
 _PAD_INSTEAD = "Pad the samples instead, with packing=False"
 _ATTENTION = "_attn_implementation"  # the only name by which configs have it
@@ -75,11 +76,32 @@ class ModelPacking:
         self.attention = str(getattr(text, _ATTENTION, None))
         self.has_three_axes = config.model_type in _THREE_AXES
         self.has_block_masks = config.model_type in _BLOCK_MASKS
+        self.has_split_frames = config.model_type in _SPLIT_FRAMES
+        self.tokens_per_second: float | None = None
+        if config.model_type == "qwen2_5_vl":
+            self.tokens_per_second = config.vision_config.tokens_per_second
         self.window: int | None = getattr(text, "sliding_window", None)
         self._check(model, int(text.vocab_size))
 
     def __repr__(self) -> str:
         return f"ModelPacking({self.model_name} with {self.attention} attention)"
+
+    def video_grids(
+        self, grids: torch.Tensor, seconds: torch.Tensor | None
+    ) -> list[list[float]]:
+        """Return the runs of tokens of videos, for `grid_positions`.
+
+        Args:
+            grids: Times, rows and columns of tokens of each video, shape (videos, 3).
+            seconds: Seconds between times, shape (videos,), if the processor has them.
+        """
+        sizes = grids.tolist()
+        if self.has_split_frames:
+            return [[1, *size[1:], 1] for size in sizes for _ in range(size[0])]
+        steps = [1.0] * len(sizes)
+        if self.tokens_per_second is not None and seconds is not None:
+            steps = (seconds * self.tokens_per_second).tolist()
+        return [[*size, step] for size, step in zip(sizes, steps, strict=True)]
 
     def masks(
         self, lengths: Sequence[int], is_image: torch.Tensor
@@ -242,48 +264,59 @@ def uses_three_axes(processor: Any) -> bool:
     return not names.isdisjoint(_THREE_AXES_PROCESSORS)
 
 
-def grid_positions(is_image: torch.Tensor, grids: torch.Tensor) -> torch.Tensor:
+def grid_positions(
+    is_image: torch.Tensor,
+    grids: torch.Tensor,
+    videos: Sequence[Sequence[float]] = (),
+) -> torch.Tensor:
     """Return the positions of the tokens of a sample with images on three axes.
 
     They are those of `get_rope_index` of Qwen2-VL, Qwen2.5-VL and Qwen3-VL: a text
-    advances all axes, an image has its rows and columns and advances by the larger.
+    advances all axes, an image or video has its times, rows and columns, and advances
+    by the larger of rows and columns.
 
     Args:
-        is_image: Whether a token belongs to an image, bool of shape (tokens,).
+        is_image: Whether a token belongs to an image, bool of shape (tokens,); or 0 for
+            text, 1 for an image and 2 for a video.
         grids: Times, rows and columns of tokens of each image, shape (images, 3).
+        videos: Times, rows, columns and the step of times of each video.
 
     Returns:
         int64 of shape (4, tokens): the number of the token in the sample, by which
         models separate samples, then time, height and width.
 
     Raises:
-        DataError: If images have other numbers of tokens than their grids.
+        DataError: If images or videos have other numbers of tokens than their grids.
 
     Example:
         >>> is_image = torch.tensor([False, True, True, False])
         >>> grid_positions(is_image, torch.tensor([[1, 1, 2]])).tolist()
         [[0, 1, 2, 3], [0, 1, 1, 3], [0, 1, 1, 3], [0, 1, 2, 3]]
     """
-    sizes: list[list[int]] = grids.tolist()
+    images = [(*grid, 1) for grid in grids.tolist()]
+    sizes: dict[int, list[Any]] = {1: images, 2: [*videos]}
     parts = list[torch.Tensor]()
     start = 0
-    for image, tokens in groupby(is_image.tolist()):
+    for media, tokens in groupby(is_image.int().tolist()):
         count = sum(1 for _ in tokens)
-        if not image:
+        if not media:
             parts.append(torch.arange(start, start + count).repeat(AXES, 1))
             start += count
             continue
         missing = count
-        while missing > 0 and sizes:
-            size = sizes.pop(0)
-            axes = torch.meshgrid(*map(torch.arange, size), indexing="ij")
-            parts.append(torch.stack(axes).flatten(1) + start)
-            missing -= parts[-1].shape[1]
+        while missing > 0 and sizes[media]:
+            *size, step = sizes[media].pop(0)
+            axes = torch.stack(
+                torch.meshgrid(*map(torch.arange, size), indexing="ij")
+            ).flatten(1)
+            axes[0] = (axes[0] * step).long()
+            parts.append(axes + start)
+            missing -= axes.shape[1]
             start += max(size[1:])
         if missing:
-            raise DataError(f"an image has {count} tokens, but another grid")
-    if sizes:
-        raise DataError(f"{len(sizes)} images have no tokens")
+            raise DataError(f"an image or video has {count} tokens, but another grid")
+    if left := sizes[1] + sizes[2]:
+        raise DataError(f"{len(left)} images or videos have no tokens")
     return torch.cat([torch.arange(len(is_image))[None], torch.cat(parts, 1)])
 
 
