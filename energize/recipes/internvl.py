@@ -19,19 +19,18 @@ _RESAMPLING = "use_data_resampling"
 _DATA_KEYS = ("root", "annotation", "repeat_time", "length")
 _MODEL_KEYS = (
     "data_augment",
+    "dynamic_image_size",
     "max_dynamic_patch",
-    "min_dynamic_patch",
     "max_dynamic_tiles",
 )
 _EAGLE_KEYS = ("weight", "modality", "modility")
-_KEYS = (*_DATA_KEYS, *_MODEL_KEYS, *_EAGLE_KEYS)
 _RENAMED = {
     "path": "annotation",
     IMAGE_FOLDER: "root",
     "subset": "repeat_time",
     "repetitions": "repeat_time",
 }
-_MODEL_NOTE = "{} are settings of the model's preprocessing, and are not read here"
+_MODEL_NOTE = "data_augment and max_dynamic_patch are left to the encoder"
 _WEIGHT_NOTE = "weight is not read by Eagle's loader, nor here"
 _RANDOM_NOTE = (
     "Eagle draws the samples of a repeat_time below 1 by the seed 10086; here the draw "
@@ -84,14 +83,20 @@ def _entry(text: RecipeText, name: str, entry: Any) -> dict[str, Any] | None:
         expected = "expected a mapping with 'annotation' and 'root'"
         text.fault((name,), f"{expected}, got {short(entry)}. {text.format} stops here")
         return None
-    text.check_keys((name,), entry, _KEYS, f"{text.format} ignores the key")
-    _note_keys(text, entry)
+    keys = (*_DATA_KEYS, *_MODEL_KEYS, *_EAGLE_KEYS)
+    text.check_keys((name,), entry, keys, f"{text.format} ignores the key")
+    if any(entry.get(key) for key in _MODEL_KEYS):
+        text.note(_MODEL_NOTE)
+    if "weight" in entry:
+        text.note(_WEIGHT_NOTE)
     file = text.existing((name, "annotation"), str(entry["annotation"]))
     if file is None:
         return None
-    root = text.absolute(str(entry["root"]))
-    keys = {"name": name.replace("/", "_"), "path": str(file), IMAGE_FOLDER: root}
-    return keys | _amount(text, (name, "repeat_time"), entry, file)
+    amount = _amount(text, (name, "repeat_time"), entry, file)
+    named = {"name": name.replace("/", "_"), "path": str(file), **amount}
+    if entry["root"] is not None:
+        named[IMAGE_FOLDER] = text.absolute(str(entry["root"]))
+    return named
 
 
 def _amount(
@@ -103,32 +108,19 @@ def _amount(
         text.fault(path, f"expected a number above 0, got {short(times)}")
         return {}
     if times < 1:
+        part = "first"
+        if text.format == EAGLE.name:
+            part = "random"
+            text.note(_RANDOM_NOTE)
         total = text.count(path, file) or 0
-        return text.subset(path, _part_of(text), int(total * times), total)
-    if not isinstance(times, int):
+        return text.subset(path, part, int(total * times), total)
+    if times > 1 and not isinstance(times, int):
         text.fault(
             path,
             f"a repeat_time above 1 must be a whole number, got {times}. Write the "
             f"entry twice, as a whole and as a part. {text.format} stops here, too",
         )
     return {} if times == 1 else {"repetitions": times}
-
-
-def _part_of(text: RecipeText) -> str:
-    """Return which samples a `repeat_time` below 1 takes."""
-    if text.format == INTERNVL.name:
-        return "first"
-    text.note(_RANDOM_NOTE)
-    return "random"
-
-
-def _note_keys(text: RecipeText, entry: Mapping[str, Any]) -> None:
-    """Note the keys of an entry that are not about data."""
-    stated = [key for key in _MODEL_KEYS if entry.get(key)]
-    if stated:
-        text.note(_MODEL_NOTE.format(" and ".join(_MODEL_KEYS[:2])))
-    if "weight" in entry:
-        text.note(_WEIGHT_NOTE)
 
 
 EAGLE: Final = RecipeFormat("Eagle", _is_eagle, _read, {})

@@ -53,11 +53,13 @@ def lines_of(rows, time):
     """Return the lines that InternVL's loader keeps: `raw_data` in its words."""
     if time < 1:
         return rows[: int(len(rows) * time)]
-    assert isinstance(time, int)
-    return rows * time
+    if time > 1:
+        assert isinstance(time, int)
+        return rows * time
+    return rows
 
 
-@pytest.mark.parametrize("times", [(1, 1, 1), (2, 0.5, 1), (0.15, 3, 0.34)])
+@pytest.mark.parametrize("times", [(1, 1.0, 1), (2, 0.5, 1), (0.15, 3, 0.34)])
 def test_an_epoch_has_the_lines_that_internvl_keeps(meta, times):
     chosen = dict(zip(ROWS, times, strict=True))
     file, rows = meta(chosen)
@@ -105,6 +107,14 @@ def test_other_repeat_times_are_faults(meta, time, message):
     with pytest.raises(MetadatasetError, match=message) as raised:
         read(file)
     assert "meta.json:6 (ai2d.repeat_time)" in str(raised.value)
+
+
+def test_a_set_of_texts_may_have_no_root(tmp_path):
+    row = eagle_row(0, [])
+    (tmp_path / "texts.jsonl").write_text(json.dumps(row))
+    entry = {"root": None, "annotation": f"{tmp_path}/texts.jsonl", "repeat_time": 1}
+    (tmp_path / "meta.json").write_text(json.dumps({"texts": entry}))
+    assert epoch(read(tmp_path / "meta.json"), 1) == ["eagle 0"]
 
 
 def test_two_entries_of_one_name_are_a_fault(meta):
