@@ -190,10 +190,13 @@ def document(
     recipe_format = format_of(text.data)
     if recipe_format is not None:
         faulty: list[RecipeFault] = []
-        recipe = recipe_format.recipe(text.data, options or {}, faulty)
-        for path, message, missing in faulty:
-            problem = text.problem(path, message)
-            problems.append(replace(problem, not_found=missing))
+        recipe = recipe_format.recipe(text.data, options or {}, faulty, text.file)
+        for fault in faulty:
+            named = text
+            if fault.file not in (None, text.file):
+                named = read_yaml(fault.file, []) or text
+            problem = named.problem(fault.path, fault.text)
+            problems.append(replace(problem, not_found=fault.missing))
         if recipe is None:
             return None
         text = _of_recipe(text, recipe)

@@ -10,11 +10,26 @@ from typing import Any, Final
 from energize.core import limits
 from energize.data.files import files_at
 from energize.recipes.internvl import EAGLE, INTERNVL
+from energize.recipes.llamafactory import INFO, RUN, V1
 from energize.recipes.llava import LLAVA
+from energize.recipes.mixtures import NVIDIA, TRL, VEOMNI
 from energize.recipes.qwen import QWEN
 from energize.recipes.recipe import RecipeFormat
+from energize.recipes.swift import SWIFT
 
-FORMATS: Final = (LLAVA, EAGLE, INTERNVL, QWEN)
+FORMATS: Final = (
+    LLAVA,
+    EAGLE,
+    INTERNVL,
+    QWEN,
+    INFO,
+    V1,
+    SWIFT,
+    RUN,
+    NVIDIA,
+    TRL,
+    VEOMNI,
+)
 """The formats, in the order in which they are tried."""
 
 

@@ -38,11 +38,12 @@ class Recipe:
 
 
 class RecipeFault(NamedTuple):
-    """A fault of a recipe: its path in the recipe, and what to do."""
+    """A fault of a recipe: its path in the recipe, what to do, and the file."""
 
     path: KeyPath
     text: str
     missing: bool = False
+    file: Path | None = None
 
 
 class RecipeEntry(NamedTuple):
@@ -67,6 +68,7 @@ class RecipeText:
         format: The name of the format.
         value: The parsed content.
         options: Options of the command line of the original, by name.
+        file: The file of the content; None for content without a file.
         faults: Receives the faults of the recipe.
         notes: Receives sentences for the user, each once.
     """
@@ -74,6 +76,7 @@ class RecipeText:
     format: str
     value: Any
     options: Mapping[str, Any]
+    file: Path | None = None
     faults: list[RecipeFault] = field(default_factory=list)
     notes: dict[str, None] = field(default_factory=dict)
 
@@ -85,7 +88,7 @@ class RecipeText:
             text: The fault, its remedy, and what the original does.
             missing: Whether the fault is a path that does not exist.
         """
-        self.faults.append(RecipeFault(path, text, missing))
+        self.faults.append(RecipeFault(path, text, missing, self.file))
 
     def note(self, text: str) -> None:
         """Add a sentence for the user."""
@@ -108,6 +111,21 @@ class RecipeText:
                 hint = nearest(str(key), names) or f". Keys: {some(names)}"
                 self.fault((*path, key), f"unknown key {short(key)}{hint} {effect}")
 
+    def check_run_keys(self, keys: Iterable[str]) -> None:
+        """Note the keys of a run that are for the trainer; a fault for near misses.
+
+        Args:
+            keys: The keys that the reader reads.
+        """
+        names = list(keys)
+        training = [str(key) for key in self.value if key not in names]
+        for key in training:
+            if hint := nearest(key, names):
+                stops = f"{self.format} stops here, too"
+                self.fault((key,), f"unknown key {short(key)}{hint} {stops}")
+        if training:
+            self.note(f"keys for the trainer are not read here: {some(training)}")
+
     def absolute(self, name: str) -> str:
         """Return the absolute path of a relative path in the recipe."""
         base = path_of(os.fspath(self.options.get(BASE, ".")))
@@ -126,8 +144,15 @@ class RecipeText:
         text = (
             f"{short(name)} {absent(location)}, looked for {location}. Relative paths "
             f"begin in the working directory, as in {self.format}; the recipe option "
-            f"{BASE!r} sets another folder. {self.format} stops here, too"
+            f"{BASE!r} sets another folder. "
         )
+        if path_of(name).suffix or name.startswith(("/", ".")):
+            text += f"{self.format} stops here, too"
+        else:
+            text += (
+                f"{self.format} downloads a dataset of the Hub: run `hf download "
+                f"--repo-type dataset {name} --local-dir DIR`, and write DIR"
+            )
         self.fault(path, text, missing=True)
         return None
 
@@ -200,7 +225,11 @@ class RecipeFormat:
     options: Mapping[str, str]
 
     def recipe(
-        self, value: Any, options: Mapping[str, Any], faults: list[RecipeFault]
+        self,
+        value: Any,
+        options: Mapping[str, Any],
+        faults: list[RecipeFault],
+        file: Path | None = None,
     ) -> Recipe | None:
         """Return the recipe of parsed content.
 
@@ -208,11 +237,12 @@ class RecipeFormat:
             value: The content.
             options: The options of the program.
             faults: Receives the faults.
+            file: The file of the content.
 
         Returns:
             The recipe; None if it has faults.
         """
-        text = RecipeText(self.name, value, options, faults)
+        text = RecipeText(self.name, value, options, file, faults)
         expected = {BASE: "the folder of relative paths", **self.options}
         for name in options:
             if name not in expected:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain
 from types import MappingProxyType
 from typing import Any
@@ -42,7 +43,8 @@ def chat(arguments: Arguments) -> list[Turn]:
 
     Args:
         arguments: Labels are `system`, `history` (exchanges), `user` (several are
-            joined by line breaks), `assistant`, `images` and `videos`.
+            joined by line breaks), `assistant`, `images` and `videos`. Without
+            `assistant`, the turns end with the question.
     """
     turns = [Turn("system", value) for value in _texts(arguments, "system")]
     for history in _values(arguments, "history"):
@@ -53,9 +55,10 @@ def chat(arguments: Arguments) -> list[Turn]:
             _listed(answer) for answer in _values(arguments, "assistant")
         )
     ]
-    if not answers or not isinstance(answers[0], str):
-        raise DataError(f"the answer is missing, got {answers[:1]!r:.80}")
-    turns.append(Turn("assistant", answers[0]))
+    if "assistant" in dict(arguments):
+        if not answers or not isinstance(answers[0], str):
+            raise DataError(f"the answer is missing, got {answers[:1]!r:.80}")
+        turns.append(Turn("assistant", answers[0]))
     return _with_placeholders(turns, arguments)
 
 
@@ -104,9 +107,13 @@ def exchange_of(value: Any) -> tuple[str, str] | None:
 def placed(arguments: Arguments) -> Any:
     """Return turns as they are, with placeholders before the first turn of the user.
 
-    They are added to turns without any placeholder, one for each image and video.
+    They are added to turns without any placeholder, one for each image and video. The
+    label `system` is the text of a first turn, for turns without it.
     """
     turns = arguments[0][1]
+    if isinstance(turns, list) and not _is_system(turns[:1]):
+        texts = _texts(arguments, "system")
+        turns = [{"role": "system", "content": text} for text in texts] + turns
     if not isinstance(turns, list) or IMAGE in str(turns) or VIDEO in str(turns):
         return turns
     placeholders = _placeholders(arguments)
@@ -118,6 +125,25 @@ def placed(arguments: Arguments) -> Any:
             changed = {**turn, key: placeholders + turn[key]}
             return [*turns[:number], changed, *turns[number + 1 :]]
     return list(turns)
+
+
+def _is_system(turns: list[Any]) -> bool:
+    """Return whether turns are the turn of the system."""
+    return any(turn_of(turn, 0).role == "system" for turn in turns)
+
+
+def last_answer(arguments: Arguments) -> list[Turn]:
+    """Return turns of which only the last answer is learned.
+
+    Args:
+        arguments: Turns, or labels as in `chat`, and further labels as in `placed`.
+    """
+    form = chat if arguments[0][0] else placed
+    turns = [turn_of(turn, number) for number, turn in enumerate(form(arguments))]
+    answers = [n for n, turn in enumerate(turns) if turn.role == "assistant"]
+    for number in answers:
+        turns[number] = replace(turns[number], learned=number == answers[-1])
+    return turns
 
 
 def _text_key(turn: Any) -> str | None:
@@ -227,7 +253,16 @@ def _number_of(answer: Any, choices: Sequence[Any]) -> int | None:
 SHAPES: Mapping[str, Callable[[Arguments], Any]] = MappingProxyType(
     {
         function.__name__: function
-        for function in (chat, exchanges, first, placed, interleaved, items, choice)
+        for function in (
+            chat,
+            exchanges,
+            first,
+            placed,
+            last_answer,
+            interleaved,
+            items,
+            choice,
+        )
     }
 )
 """The functions that a field map may use, by name."""

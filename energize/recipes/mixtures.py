@@ -1,0 +1,227 @@
+"""Recipes that are lists of datasets: of TRL, VeOmni and NVIDIA."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from fractions import Fraction
+from typing import Any, Final
+
+from energize.core.validation import KeyPath, short
+from energize.recipes.parts import (
+    IMAGES,
+    checked,
+    entry_of,
+    hold_out,
+    interleaved,
+    size_of,
+)
+from energize.recipes.recipe import Recipe, RecipeEntry, RecipeFormat, RecipeText
+
+
+def _has_datasets(value: Any, *keys: str) -> bool:
+    """Return whether content has a list of datasets, some with one of the keys."""
+    rows = value.get("datasets") if isinstance(value, Mapping) else None
+    return isinstance(rows, list) and any(
+        isinstance(row, Mapping) and "path" in row and not row.keys().isdisjoint(keys)
+        for row in rows
+    )
+
+
+# TRL: `DatasetMixtureConfig`, in the file of a run.
+
+_TRL = {"split": "split_part"} | dict.fromkeys(
+    ("name", "data_dir", "data_files", "columns", "fraction"), ""
+)
+_BUILDERS = ("json", "csv", "parquet", "arrow", "text", "imagefolder", "webdataset")
+_HOLDS = (
+    "TRL draws test_split_size at random; here val has the last samples of every "
+    "dataset"
+)
+
+
+def _read_trl(text: RecipeText) -> Recipe:
+    """Return the recipe: all rows, or the first rows that fractions leave."""
+    text.check_run_keys(("datasets", "streaming", "test_split_size"))
+    rows = text.value["datasets"]
+    entries = [
+        entry
+        for number, row in enumerate(rows)
+        for entry in _trl_entries(text, ("datasets", number), row)
+    ]
+    if not text.faults and any("fraction" in row for row in rows):
+        entries = _cut(text, entries, [row.get("fraction") for row in rows])
+    if "test_split_size" in text.value:
+        text.note(_HOLDS)
+    recipe = text.mix("blend_epochized", entries, ("datasets",))
+    return hold_out(recipe, text.value.get("test_split_size") or 0)
+
+
+def _trl_entries(text: RecipeText, at: KeyPath, row: Any) -> list[RecipeEntry]:
+    """Return the entries of a dataset: a folder, or files."""
+    if not isinstance(row, Mapping):
+        return [entry_of(text, at, row, _TRL)]
+    split = row.get("split", "train")
+    files = row.get("data_files") or [""]
+    if isinstance(files, Mapping):
+        files = files.get(split, [])
+    folder = "" if row.get("path") in _BUILDERS else row.get("path") or ""
+    # `datasets` calls the rows of files train, however they are named.
+    other = {"split": split if files == [""] else None}
+    return [
+        entry_of(
+            text,
+            at,
+            {
+                **row,
+                **other,
+                "path": os.path.join(folder, row.get("data_dir") or "", file),
+            },
+            _TRL,
+        )
+        for file in ([files] if isinstance(files, str) else files)
+    ]
+
+
+def _cut(
+    text: RecipeText, entries: list[RecipeEntry], fractions: list[Any]
+) -> list[RecipeEntry]:
+    """Return entries of their first rows, as many as fractions leave of all."""
+    if None in fractions or len(entries) > len(fractions):
+        rule = "fraction needs one file in every dataset, and a fraction in all or none"
+        text.fault(("datasets",), f"{rule}. TRL stops at some without fraction, too")
+        return entries
+    shares = [Fraction(str(fraction)) for fraction in fractions]
+    rows = [(entry, size_of(text, entry)) for entry in entries]
+    sizes = zip(rows, shares, strict=True)
+    total = min(size / share for (_, size), share in sizes if share)
+    cut = []
+    for (entry, size), share in zip(rows, shares, strict=True):
+        path: KeyPath = (*entry.path, "fraction")
+        subset = text.subset(path, "first", round(share * total), size)
+        cut.append(entry._replace(keys={**entry.keys, **subset}))
+    return cut
+
+
+# VeOmni: sources with schedules.
+
+_VEOMNI = (
+    "sources",
+    "names",
+    "schedule",
+    "level",
+    "stopping_strategy",
+    "boundary_type",
+)
+_PIECE = ("schedule_type", "weights", "init_weights", "end_weights")
+_STRATEGIES = ("first_exhausted", "all_exhausted", "never_exhausted")
+_SCALE = "tokens_per_sample"
+_IGNORES = "VeOmni ignores the key"
+
+
+def _read_veomni(text: RecipeText) -> Recipe:
+    """Return the recipe of sources with a schedule."""
+    value = text.value
+    text.check_keys((), value, (*_VEOMNI, "upstream_sharded"), _IGNORES)
+    names = value.get("names") or []
+    sources = value["sources"]
+    if not len({*names}) == len(names) == len(sources):
+        expected = f"expected {len(sources)} names that differ, got {short(names)}"
+        text.fault(("names",), f"{expected}. VeOmni stops here, too")
+    stop = value.get("stopping_strategy", _STRATEGIES[0])
+    checked(text, ("stopping_strategy",), stop, _STRATEGIES)
+    weights = _weights(text, len(sources))
+    entries = []
+    for number, source in enumerate(sources):
+        entry = entry_of(text, ("sources", number), {"path": source}, {})
+        name = str(names[number]) if number < len(names) else source
+        keys = {**entry.keys, "name": name.replace("/", "-")}
+        entries.append(entry._replace(keys=keys))
+    by_tokens = value.get("level") == "token"
+    scheduled = any(isinstance(weight, Mapping) for weight in weights)
+    if not (by_tokens or scheduled or stop == "never_exhausted" or text.faults):
+        return interleaved(text, entries, weights, stop)
+    settings: dict[str, Any] = {"unit": {"field": "input_ids"}} if by_tokens else {}
+    if stop == "first_exhausted":
+        settings["stop"] = stop
+    rows = zip(entries, weights, strict=False)
+    weighed = [entry._replace(keys={**entry.keys, "weight": w}) for entry, w in rows]
+    return text.mix("blend", weighed, (), **settings)
+
+
+def _weights(text: RecipeText, count: int) -> list[Any]:
+    """Return the weight of each source: a number, or a schedule."""
+    boundary = text.value.get("boundary_type", "token")
+    ends = (f"init_{boundary}", f"end_{boundary}")
+    scale = text.options.get(_SCALE) if boundary == "token" else 1
+    pieces = text.value["schedule"]
+    points: list[dict[str, float]] = [{} for _ in range(count)]
+    changing = False
+    for number, piece in enumerate(pieces):
+        at: KeyPath = ("schedule", number)
+        text.check_keys(at, piece, (*_PIECE, *ends), _IGNORES)
+        changes = checked(
+            text,
+            (*at, "schedule_type"),
+            piece.get("schedule_type"),
+            ("const", "changing"),
+        )
+        keys = _PIECE[2:] if changes == "changing" else _PIECE[1:2]
+        rows = [piece.get(key) or [] for key in keys]
+        if any(len(row) != count for row in rows):
+            text.fault(at, f"expected {count} weights. VeOmni stops here, too")
+            return []
+        if len(pieces) == len(rows) == 1:
+            return rows[0]
+        if scale is None:
+            remedy = f"Set the recipe option {_SCALE!r}"
+            text.fault(at, f"places are tokens, and schedules count samples. {remedy}")
+            return []
+        changing |= len(rows) > 1
+        first, last = (int((piece.get(end) or 0) / scale) for end in ends)
+        for source, row in enumerate(points):
+            row[str(first)] = rows[0][source]
+            row[str(max(last - 1, first + 1))] = rows[-1][source]
+    shape = "linear" if changing else "step"
+    return [{"interpolation": shape, "points": row} for row in points]
+
+
+# NVIDIA: blends of Nemotron.
+
+_NVIDIA = {"name": "name", "weight": "weight", "split": "split_part"}
+_OTHERS = {"subset": "", "text_field": ""}
+
+
+def _read_nvidia(text: RecipeText) -> Recipe:
+    """Return the recipe of a blend by weights."""
+    text.check_keys((), text.value, ("datasets",), "Nemotron ignores the key")
+    entries = []
+    for number, row in enumerate(text.value["datasets"]):
+        entry = entry_of(text, ("datasets", number), row, {**_NVIDIA, **_OTHERS})
+        keys = {"weight": 1, **entry.keys}
+        if "subset" in row:
+            keys["path"] = os.path.join(keys["path"], row["subset"])
+        if "text_field" in row:
+            fields = {"text": row["text_field"]}
+            keys |= {"sample_type": "TextSample", "field_map": fields}
+        entries.append(entry._replace(keys=keys))
+    return text.mix("blend", entries, ("datasets",))
+
+
+def _is_nvidia(value: Any) -> bool:
+    """Return whether some dataset has a key of NVIDIA's blends, or is on the Hub."""
+    return _has_datasets(value, "weight", *_OTHERS) or (
+        _has_datasets(value, "path") and "'hf://" in str(value["datasets"])
+    )
+
+
+TRL: Final = RecipeFormat(
+    "TRL", lambda value: _has_datasets(value, "path"), _read_trl, IMAGES
+)
+NVIDIA: Final = RecipeFormat("Nemotron", _is_nvidia, _read_nvidia, IMAGES)
+VEOMNI: Final = RecipeFormat(
+    "VeOmni",
+    lambda value: isinstance(value, Mapping) and {"sources", "schedule"} <= {*value},
+    _read_veomni,
+    {**IMAGES, _SCALE: "tokens of a sample on average, for the places of schedules"},
+)

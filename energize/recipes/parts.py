@@ -1,0 +1,184 @@
+"""Parts of mixture files that several projects have: entries, shares, conversations."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Collection, Mapping, Sequence
+from fractions import Fraction
+from typing import Any
+
+from energize.core.validation import KeyPath, short
+from energize.data.files import path_of
+from energize.errors import nearest
+from energize.recipes.recipe import IMAGE_FOLDER, Recipe, RecipeEntry, RecipeText
+
+FIXED = {"sampling_method": "fixed"}
+"""Of a blend by quotas: the same samples in every epoch."""
+IMAGES = {IMAGE_FOLDER: "the folder in which names of images in rows begin"}
+"""The option of every format."""
+MEDIA = ("images", "videos")
+_LABELS = {"prompt": "user", "query": "user", "response": "assistant"}
+_LABELLED = ("system", "history", *_LABELS, *MEDIA)
+
+
+def checked(
+    text: RecipeText, path: KeyPath, value: Any, choices: Collection[Any]
+) -> Any:
+    """Return a value; note a fault if it is not one of the choices.
+
+    Args:
+        text: The recipe.
+        path: The path of the value in the recipe.
+        value: The value.
+        choices: The values that the original takes.
+    """
+    if value not in choices:
+        names = [str(choice) for choice in choices]
+        hint = nearest(str(value), names) or "."
+        expected = f"expected {', '.join(names)}, got {short(value)}{hint}"
+        text.fault(path, f"{expected} {text.format} stops here, too")
+    return value
+
+
+def entry_of(
+    text: RecipeText, at: KeyPath, row: Any, names: Mapping[str, str]
+) -> RecipeEntry:
+    """Return the entry of a mapping with a `path`.
+
+    Args:
+        text: The recipe.
+        at: The path of the mapping in the recipe.
+        row: The mapping.
+        names: The key of the entry for each key of the mapping; "" for no key.
+    """
+    if not isinstance(row, Mapping) or not isinstance(row.get("path"), str):
+        text.fault(at, f"expected a mapping with a path, got {short(row)}")
+        return RecipeEntry({}, at)
+    text.check_keys(at, row, ("path", *names), f"{text.format} does not read it")
+    keys = {new: row[old] for old, new in names.items() if new and row.get(old)}
+    file = text.existing((*at, "path"), row["path"].removeprefix("hf://"))
+    if IMAGE_FOLDER in text.options:
+        keys[IMAGE_FOLDER] = text.absolute(os.fspath(text.options[IMAGE_FOLDER]))
+    renamed = {new: old for old, new in names.items()}
+    return RecipeEntry({"path": str(file), **keys}, at, renamed)
+
+
+def interleaved(
+    text: RecipeText,
+    entries: Sequence[RecipeEntry],
+    weights: str | Sequence[float] | None,
+    stop: str,
+) -> Recipe:
+    """Return entries that are mixed as by `interleave_datasets` of Hugging Face.
+
+    Args:
+        text: The recipe.
+        entries: The entries.
+        weights: A weight for each entry, as a list or a text with commas; None reads
+            the entries in turn.
+        stop: "first_exhausted"; "all_exhausted", which repeats entries until each has
+            been read; or "all_exhausted_without_replacement".
+    """
+    listed = weights.split(",") if isinstance(weights, str) else weights
+    shares = [float(weight) for weight in listed or [1] * len(entries)]
+    if len(shares) != len(entries) or not any(shares):
+        stops = f"{text.format} stops here, too"
+        text.fault((), f"{len(entries)} datasets have the shares {shares}. {stops}")
+        return text.mix("blend", entries, ())
+    text.note(
+        f"{text.format} draws the source of every sample at random; here shares are "
+        "exact, and equal on all ranks"
+    )
+    rows = list(zip(entries, shares, strict=True))
+    if stop == "all_exhausted":
+        sizes = [
+            size_of(text, entry) / Fraction(share) for entry, share in rows if share
+        ]
+        size = math.ceil(max(sizes) * Fraction(sum(shares)))
+        weighed = [_weighed(entry, "proportion", share) for entry, share in rows]
+        return text.mix("blend", weighed, (), epoch_size=size)
+    settings = {"stop": stop.removesuffix("_without_replacement")}
+    if weights is None:
+        settings["scheme"] = "round_robin"
+    weighed = [_weighed(entry, "weight", share) for entry, share in rows]
+    return text.mix("blend", weighed, (), **settings)
+
+
+def _weighed(entry: RecipeEntry, key: str, share: float) -> RecipeEntry:
+    """Return an entry with a share; one with a number of samples as a blend."""
+    keys = dict(entry.keys)
+    if "choose" in keys:
+        name = keys.pop("name")
+        keys = {"name": name, **FIXED, "blend": [keys]}
+    return entry._replace(keys={**keys, key: share})
+
+
+def size_of(text: RecipeText, entry: RecipeEntry) -> int:
+    """Return the samples of an entry in an epoch, at least 1.
+
+    Args:
+        text: The recipe.
+        entry: The entry.
+    """
+    chosen: int | None = entry.keys.get("choose")
+    return chosen or text.count(entry.path, path_of(entry.keys["path"])) or 1
+
+
+def hold_out(recipe: Recipe, ratio: float) -> Recipe:
+    """Add the split `val`, the last samples of every dataset, to a recipe.
+
+    Args:
+        recipe: A recipe.
+        ratio: The part of the samples, from 0 and below 1.
+    """
+    splits = recipe.document["splits"]
+    if ratio:
+        bound = f"{100 * (1 - ratio):.9g}%"
+        ranges = {"train": ["0%", bound], "val": [bound, "100%"]}
+        whole = _of_train(splits["train"])
+        splits |= {n: {**whole, "subset": {"range": r}} for n, r in ranges.items()}
+    return recipe
+
+
+def _of_train(keys: Mapping[str, Any]) -> dict[str, Any]:
+    """Return keys of a node whose data are those of the split train in any split."""
+    for name in ("blend", "blend_epochized"):
+        if name in keys:
+            return {**keys, name: list(map(_of_train, keys[name]))}
+    return {"split_part": "train", **keys}
+
+
+def conversation_fields(
+    columns: Mapping[str, Any], *, ranking: bool = False, last: bool = False
+) -> dict[str, Any]:
+    """Return the sample type and the field map for columns of conversations.
+
+    Args:
+        columns: The column of each part: `messages`, or `prompt`, `query`, `response`
+            and `history`; `system`, `tools`, `images`, `videos`, `chosen`, `rejected`.
+        ranking: Whether there are two answers.
+        last: Whether only the last answer is learned.
+
+    Example:
+        >>> conversation_fields({"prompt": "q", "response": "a"})["field_map"]
+        {'turns': 'chat(user=q, assistant=a)'}
+    """
+    fields = {name: columns[name] for name in (*MEDIA, "tools") if name in columns}
+    listed = [columns[name] for name in ("messages",) if name in columns]
+    if not listed and not ranking and "response" not in columns:
+        return {
+            "sample_type": "TextSample",
+            "field_map": {"text": columns.get("prompt", "")},
+        }
+    call = "placed" if listed else "chat"
+    if last:
+        call = "last_answer"
+    listed += [f"{_LABELS.get(n, n)}={columns[n]}" for n in _LABELLED if n in columns]
+    turns = f"{call}({', '.join(listed)})"
+    if not ranking:
+        field_map = {"turns": turns, **fields}
+        return {"sample_type": "ConversationSample", "field_map": field_map}
+    answers = {name: columns.get(name, name) for name in ("chosen", "rejected")}
+    field_map = {**answers, "prompt": turns, **fields}
+    return {"sample_type": "PreferenceSample", "field_map": field_map}

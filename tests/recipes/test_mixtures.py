@@ -1,0 +1,406 @@
+"""LLaMA-Factory, ms-swift, TRL, VeOmni and NVIDIA: what an epoch has, by their rules."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+
+import pytest
+import yaml
+
+from energize import get_train_dataset, get_val_dataset
+from energize.errors import MetadatasetError
+from tests.recipes.files import Answers, annotations
+from tests.support.launching import launched
+
+SIZES = {"a": 40, "b": 25, "c": 10}
+
+
+@pytest.fixture
+def data(tmp_path, monkeypatch):
+    """Return a folder, the working directory, with a file of each name in `SIZES`."""
+    (tmp_path / "data").mkdir()
+    for name, count in SIZES.items():
+        file = tmp_path / "data" / f"{name}.json"
+        annotations(file, count, images=tmp_path / "data")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def write(name, value):
+    """Write a recipe as JSON or YAML."""
+    text = (
+        json.dumps(value, indent=2) if name.endswith("json") else yaml.safe_dump(value)
+    )
+    with open(name, "w") as file:
+        file.write(text)
+    return name
+
+
+def read(name, **options):
+    return get_train_dataset(
+        name, batch_size=1, task_encoder=Answers(), image_folder="data", **options
+    )
+
+
+def counts(dataset, samples, first=0):
+    """Return how often each file comes in some samples, and how many of them differ."""
+    batches = dataset.at(range(first, first + samples))
+    got = [answer for batch in batches for answer in batch]
+    return dict(Counter(answer.split()[0] for answer in got)), len(set(got))
+
+
+# LLaMA-Factory
+
+COLUMNS = {"messages": "conversations", "images": "image"}
+
+
+def info(**changes):
+    """Return a description of the files as in a `dataset_info.json`."""
+    return {
+        name: {
+            "file_name": f"{name}.json",
+            "formatting": "sharegpt",
+            "columns": COLUMNS,
+        }
+        | changes.get(name, {})
+        for name in SIZES
+    }
+
+
+def run(**keys):
+    return {"template": "qwen2_vl", "cutoff_len": 2048, "dataset_dir": "data", **keys}
+
+
+def test_an_epoch_has_all_rows_or_num_samples(data):
+    """num_samples is a permutation cut to n; more samples than rows are repeated."""
+    write("data/dataset_info.json", info(a={"num_samples": 15}, c={"num_samples": 25}))
+    dataset = read(write("run.yaml", run(dataset="a,b, c")))
+    assert len(dataset) == 15 + 25 + 25
+    for epoch in range(2):
+        found, _ = counts(dataset, 65, 65 * epoch)
+        assert found == {"a": 15, "b": 25, "c": 25}
+    assert counts(dataset, 2 * 65)[1] == 15 + 25 + 10
+    first = read("data/dataset_info.json", recipe={"dataset": "a,c"})
+    assert counts(first, 40)[0] == {"a": 15, "c": 25}
+
+
+@pytest.mark.parametrize("probs", [None, "0.5,0.3,0.2", "0.1,0.1,0.8"])
+def test_interleaved_datasets_end_as_in_llama_factory(data, probs):
+    """interleave_datasets ends at the first exhausted one, or when all have been read.
+
+    It draws sources at random; with exact shares p, the first one is exhausted after
+    min(n / p) samples, and all have been read after max(n / p).
+    """
+    write("data/dataset_info.json", info())
+    shares = [1 / 3] * 3 if probs is None else [float(p) for p in probs.split(",")]
+    ends = [size / share for size, share in zip(SIZES.values(), shares, strict=True)]
+    mixing = {} if probs is None else {"interleave_probs": probs}
+    sizes = {"under": min(ends), "over": max(ends), "once": sum(SIZES.values())}
+    for strategy, size in sizes.items():
+        mixing["mix_strategy"] = f"interleave_{strategy}"
+        dataset = read(write("run.yaml", run(dataset="a,b,c", **mixing)))
+        assert abs(len(dataset) - size) <= 5, strategy
+        found, different = counts(dataset, len(dataset))
+        if strategy == "once":
+            assert found == SIZES
+            assert different == 75
+            continue
+        for name, share in zip(SIZES, shares, strict=True):
+            assert abs(found[name] - share * len(dataset)) < 4, (strategy, name)
+        assert (different == 75) == (strategy == "over")
+
+
+def test_rows_of_alpaca_and_of_the_last_answer(data):
+    rows = [
+        {"q": f"question {n}", "more": "", "a": f"answer {n}", "old": [["x", "y"]]}
+        for n in range(6)
+    ]
+    (data / "data" / "alpaca.json").write_text(json.dumps(rows))
+    columns = {"prompt": "q", "query": "more", "response": "a", "history": "old"}
+    described = {"alpaca": {"file_name": "alpaca.json", "columns": columns}}
+    write("data/dataset_info.json", {**described, **info()})
+    options = {"batch_size": None, "repeat": False}
+    for last in (False, True):
+        name = write("run.yaml", run(dataset="alpaca", mask_history=last))
+        turns = get_train_dataset(name, **options)[0].turns
+        assert [turn.role for turn in turns] == ["user", "assistant"] * 2
+        assert turns[1].text == "y"
+        assert turns[2].text.startswith("question")
+        assert [turn.learned for turn in turns[1::2]] == [
+            not last and None,
+            last or None,
+        ]
+
+
+def test_held_out_samples_are_in_no_epoch_of_training(data):
+    write("data/dataset_info.json", info())
+    for size in (0.2, 15):
+        name = write("run.yaml", run(dataset="a,b,c", val_size=size))
+        dataset = read(name)
+        val = get_val_dataset(
+            name, batch_size=1, task_encoder=Answers(), image_folder="data"
+        )
+        train = {batch[0] for batch in dataset.at(range(len(dataset)))}
+        held = {batch[0] for batch in val.at(range(len(val)))}
+        assert len(held) == 15
+        assert not train & held
+        assert len(train | held) == 75
+
+
+def test_v1_draws_as_many_samples_as_it_sets(data):
+    """k = size or n, then int(k * weight); those samples of a file are as even."""
+    local = {"source": "local", "converter": "sharegpt"}
+    entries = {
+        "a": {"path": "data/a.json", "size": 100, **local},
+        "b": {"path": "data/b.json", "weight": 0.5, **local},
+        "c": {"path": "data/c.json", "size": 6, "weight": 2.0, **local},
+    }
+    dataset = read(write("v1.yaml", entries))
+    found, different = counts(dataset, len(dataset))
+    assert found == {"a": 100, "b": 12, "c": 12}
+    assert different == 40 + 12 + 10
+
+
+# ms-swift
+
+
+def test_samples_of_strings_of_ms_swift(data):
+    """#n takes n // len(rows) passes and n % len(rows) drawn rows."""
+    listed = ["data/a.json#15", "data/c.json#25", "data/b.json"]
+    dataset = read(write("swift.yaml", {"dataset": listed, "torch_dtype": "bfloat16"}))
+    assert counts(dataset, 65) == ({"a": 15, "c": 25, "b": 25}, 15 + 10 + 25)
+    keys = {"interleave_prob": [0.6, 0.4], "stopping_strategy": "all_exhausted"}
+    dataset = read(write("swift.yaml", {"dataset": listed[:2], **keys}))
+    assert len(dataset) == math.ceil(max(15 / 0.6, 25 / 0.4))
+    rows = [{"q": f"question {n}", "text1": f"answer {n}"} for n in range(6)]
+    (data / "data" / "qa.json").write_text(json.dumps(rows))
+    columns = {"q": "query", "text1": "response"}
+    write("info.json", [{"dataset_path": "data/qa.json", "columns": columns}])
+    for keys in (
+        {"columns": json.dumps(columns)},
+        {"custom_dataset_info": ["info.json"]},
+    ):
+        name = write("swift.yaml", {"dataset": ["data/qa.json#4"], **keys})
+        samples = get_train_dataset(name, batch_size=None)
+        assert len({sample.turns[1].text for sample in samples}) == 4
+
+
+# TRL
+
+
+def test_fractions_of_trl(data):
+    """The mixture is as large as it can be, of the first round(f * total) rows."""
+    fractions = {"a": 0.5, "b": 0.3, "c": 0.2}
+    entries = [
+        {"path": "json", "data_files": f"data/{name}.json", "fraction": fraction}
+        for name, fraction in fractions.items()
+    ]
+    total = min(SIZES[name] / fraction for name, fraction in fractions.items())
+    dataset = read(write("trl.yaml", {"model_name_or_path": "x", "datasets": entries}))
+    sizes = {name: round(part * total) for name, part in fractions.items()}
+    batches = dataset.at(range(sum(sizes.values())))
+    first = [f"{name} {n}" for name, size in sizes.items() for n in range(size)]
+    assert sorted(batch[0] for batch in batches) == sorted(first)
+
+
+def test_a_file_list_and_a_test_split_of_trl(data):
+    entry = {"path": "json", "data_files": ["data/a.json", "data/b.json"]}
+    name = write("trl.yaml", {"datasets": [entry], "test_split_size": 0.2})
+    val = get_val_dataset(
+        name, batch_size=1, task_encoder=Answers(), image_folder="data"
+    )
+    assert len(val) == 13
+
+
+# VeOmni
+
+
+def veomni(*pieces, **keys):
+    names = [f"source/{name}" for name in SIZES]
+    sources = [f"data/{name}.json" for name in SIZES]
+    return {"sources": sources, "names": names, "schedule": list(pieces), **keys}
+
+
+def test_schedules_of_veomni(data):
+    """Weights of a piece are constant, or go from the first to the last linearly."""
+    pieces = [
+        {"schedule_type": "const", "weights": [0.6, 0.2, 0.2]},
+        {
+            "schedule_type": "changing",
+            "init_weights": [0.6, 0.2, 0.2],
+            "end_weights": [0.1, 0.1, 0.8],
+        },
+    ]
+    for piece, ends in zip(pieces, [(0, 10**5), (10**5, 3 * 10**5)], strict=True):
+        piece |= dict(zip(["init_token", "end_token"], ends, strict=True))
+    name = write("veomni.yaml", veomni(*pieces, stopping_strategy="never_exhausted"))
+    dataset = read(name, recipe={"tokens_per_sample": 100})
+    for first, last in [(0, 1000), (1000, 2000), (2000, 3000), (3000, 4000)]:
+        middle = (first + last) / 2
+        way = min(max((middle - 1000) / 2000, 0), 1)
+        found, _ = counts(dataset, last - first, first)
+        for source, (start, end) in zip(
+            SIZES, [(0.6, 0.1), (0.2, 0.1), (0.2, 0.8)], strict=True
+        ):
+            assert abs(found[source] - 1000 * (start + way * (end - start))) < 6
+
+
+def test_constant_weights_of_veomni(data):
+    const = {"schedule_type": "const", "weights": [0.5, 0.3, 0.2]}
+    assert len(read(write("veomni.yaml", veomni(const)))) in range(46, 55)
+    keys = {"stopping_strategy": "all_exhausted"}
+    dataset = read(write("veomni.yaml", veomni(const, **keys)))
+    assert len(dataset) == math.ceil(25 / 0.3)
+
+
+# NVIDIA
+
+
+def test_weights_of_nemotron(data):
+    rows = "".join(json.dumps({"body": f"text {n}"}) + "\n" for n in range(8))
+    (data / "data" / "text.jsonl").write_text(rows)
+    entry = {
+        "name": "t",
+        "path": "data/text.jsonl",
+        "weight": 3.0,
+        "text_field": "body",
+    }
+    name = write("blend.json", {"datasets": [entry]})
+    assert get_train_dataset(name, batch_size=None)[0].text.startswith("text")
+    entries = [
+        {"name": name, "path": f"data/{name}.json", "weight": weight}
+        for name, weight in zip(SIZES, [3.0, 1.0, 1.0], strict=True)
+    ]
+    dataset = read(write("blend.json", {"datasets": entries}))
+    assert counts(dataset, 1000)[0] == {"a": 600, "b": 200, "c": 200}
+
+
+# Faults
+
+FAULTS = [
+    ("run.yaml", run(dataset="a,d"), ["run.yaml:2 (dataset)", "got 'd'"]),
+    (
+        "run.yaml",
+        run(dataset="a", mix_strateg="concat"),
+        ["did you mean 'mix_strategy'"],
+    ),
+    (
+        "run.yaml",
+        run(dataset="a,b", mix_strategy="interleave"),
+        ["expected concat, interleave_under", "LLaMA-Factory stops here, too"],
+    ),
+    (
+        "run.yaml",
+        run(dataset="a,b", mix_strategy="interleave_over", interleave_probs="1"),
+        ["2 datasets have the shares [1.0]"],
+    ),
+    (
+        "data/dataset_info.json",
+        info(a={"columns": {"mesages": "x"}, "tags": {"user_tag": "customer"}}),
+        [
+            "dataset_info.json:6 (a.columns.mesages): unknown key 'mesages'",
+            "did you mean 'messages'?",
+            "turns must have human or user, not 'customer'",
+        ],
+    ),
+    (
+        "data/dataset_info.json",
+        info(a={"hf_hub_url": "x/y"}),
+        ["LLaMA-Factory downloads x/y. Download it, and write file_name"],
+    ),
+    (
+        "v1.yaml",
+        {"a": {"path": "data/a.json", "source": "local", "converter": "alpacca"}},
+        ["v1.yaml:2 (a.converter): expected", "did you mean 'alpaca'"],
+    ),
+    (
+        "trl.yaml",
+        {"datasets": [{"path": "trl-lib/tldr", "splt": "train"}]},
+        ["did you mean 'split'", "hf download --repo-type dataset trl-lib/tldr"],
+    ),
+    (
+        "veomni.yaml",
+        veomni({"schedule_type": "const", "weights": [1]}) | {"names": ["a", "a", "b"]},
+        ["expected 3 names that differ", "expected 3 weights"],
+    ),
+    (
+        "blend.json",
+        {"datasets": [{"name": "swe", "path": "hf://nvidia/Nemotron-SWE-v1"}]},
+        [
+            "blend.json:5 (datasets[0].path)",
+            "--repo-type dataset nvidia/Nemotron-SWE-v1",
+        ],
+    ),
+    ("swift.yaml", {"dataset": ["data/a.json#x"]}, ["expected a number after #"]),
+]
+
+
+@pytest.mark.parametrize(("name", "value", "words"), FAULTS)
+def test_faults_have_their_lines_and_what_the_original_does(data, name, value, words):
+    write("data/dataset_info.json", info())
+    write(name, value)
+    options = {"recipe": {"dataset": "a"}} if name.startswith("data") else {}
+    with pytest.raises((MetadatasetError, FileNotFoundError)) as raised:
+        read(name, **options)
+    for word in words:
+        assert word in str(raised.value)
+
+
+# On ranks
+
+CONST = {"schedule_type": "const", "weights": [0.5, 0.3, 0.2]}
+CHANGING = {
+    "schedule_type": "changing",
+    "init_token": 0,
+    "end_token": 60,
+    "init_weights": [0.5, 0.3, 0.2],
+    "end_weights": [0.1, 0.1, 0.8],
+}
+LOCAL = {"source": "local", "converter": "sharegpt"}
+JOBS = {
+    "run.yaml": (run(dataset="a,b,c", mix_strategy="interleave_over"), {}),
+    "v1.yaml": ({name: {"path": f"data/{name}.json", **LOCAL} for name in SIZES}, {}),
+    "swift.yaml": ({"dataset": ["data/a.json#30", "data/b.json#40"]}, {}),
+    "trl.yaml": (
+        {"datasets": [{"path": "json", "data_files": ["data/a.json", "data/b.json"]}]},
+        {},
+    ),
+    "const.yaml": (veomni(CONST, stopping_strategy="all_exhausted"), {}),
+    "veomni.yaml": (
+        veomni(CHANGING, stopping_strategy="never_exhausted"),
+        {"tokens_per_sample": 1},
+    ),
+    "blend.json": (
+        {"datasets": [{"path": f"data/{name}.json", "weight": 2} for name in SIZES]},
+        {},
+    ),
+}
+
+
+@pytest.mark.jobs
+def test_two_ranks_read_recipes_and_one_rank_resumes(data):
+    write("data/dataset_info.json", info())
+    options = {}
+    expected = {}
+    for name, (value, own) in JOBS.items():
+        write(name, value)
+        options[name] = {**own, "image_folder": f"{data}/data", "base": str(data)}
+        whole = read(name, recipe=own)
+        expected[name] = [batch[0] for batch in whole.at(range(60))]
+    (data / "recipes.json").write_text(json.dumps(options))
+
+    def got(name, ranks):
+        files = [data / f"{name}.{rank}.json" for rank in range(ranks)]
+        answers = [json.loads(file.read_text()) for file in files]
+        return [answer for step in zip(*answers, strict=True) for answer in step]
+
+    launched("tests.support.mixtures_program", data, 15, ranks=2)
+    assert {name: got(name, 2) for name in JOBS} == {
+        name: answers[:30] for name, answers in expected.items()
+    }
+    launched("tests.support.mixtures_program", data, 30, ranks=1)
+    assert {name: got(name, 1) for name in JOBS} == {
+        name: answers[30:] for name, answers in expected.items()
+    }
