@@ -81,6 +81,9 @@ def trust(
     forgotten: Annotated[
         bool, typer.Option("--forget", help="Stop trusting the folder.")
     ] = False,
+    pickles: Annotated[
+        bool, typer.Option(help="Also unpickle its .pickle and .pyd parts.")
+    ] = False,
 ) -> None:
     """Trust the present code of a prepared folder: sample loaders and part filters.
 
@@ -94,5 +97,7 @@ def trust(
         trusting.forget(folder)
         typer.echo(f"{folder} is not trusted any more")
     else:
-        for file in trusting.trust(folder):
+        for file in trusting.trust(folder, pickles=pickles):
             typer.echo(f"Trusted {file}")
+        if pickles:
+            typer.echo(f"Trusted the pickles of {folder}")

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from energize.core.os_errors import is_url
-from energize.data.nv_meta import META_FOLDER
+from energize.data.nv_meta import INFO_NAMES, META_FOLDER
 from energize.data.writing import write_new
 from energize.errors import ConfigError, DatasetError
 
@@ -26,7 +26,7 @@ def trusted_file() -> Path:
 
 
 def trusted_folders() -> dict[str, str]:
-    """Return the code digest of each folder that this user trusts.
+    """Return the digest of each folder that this user trusts.
 
     Raises:
         ConfigError: If the file is invalid.
@@ -62,17 +62,26 @@ def code_digest(folder: Path) -> str:
     return seen.hexdigest()
 
 
-def trust(folder: str | os.PathLike[str]) -> list[Path]:
+def pickles_digest(folder: Path) -> str:
+    """Return a digest of the code of a folder, and of the list of its shards."""
+    listed = [folder / META_FOLDER / name for name in INFO_NAMES]
+    lists = b"".join(path.read_bytes() for path in listed if path.is_file())
+    return f"{code_digest(folder)}+{hashlib.sha256(lists).hexdigest()}"
+
+
+def trust(folder: str | os.PathLike[str], *, pickles: bool = False) -> list[Path]:
     """Trust the current code of a prepared folder, for this user; runs nothing.
 
     Args:
         folder: The prepared folder.
+        pickles: Whether the pickles in its shards are trusted too, until shards are
+            added or removed. Contents of shards are not compared.
 
     Returns:
         The files with code.
 
     Raises:
-        DatasetError: If the folder has no code.
+        DatasetError: If the folder has no code, without `pickles`.
         ConfigError: If the record cannot be written.
     """
     if is_url(folder):
@@ -82,9 +91,13 @@ def trust(folder: str | os.PathLike[str]) -> list[Path]:
         )
     path = Path(folder).resolve()
     files = sorted((path / META_FOLDER).glob("**/*.py"))
-    if not files:
-        raise DatasetError(f"{path}: {META_FOLDER} has no code to trust")
-    _remember({**trusted_folders(), str(path): code_digest(path)})
+    if not files and not pickles:
+        raise DatasetError(
+            f"{path}: {META_FOLDER} has no code to trust. To trust the pickles in its "
+            "shards: energize trust --pickles"
+        )
+    digest = pickles_digest(path) if pickles else code_digest(path)
+    _remember({**trusted_folders(), str(path): digest})
     return files
 
 
@@ -146,6 +159,25 @@ def why_not(folder: Path, named: Iterable[str | os.PathLike[str]]) -> str | None
         return "this folder is not trusted"
     return (
         None
-        if trusted_digest == code_digest(resolved)
+        if trusted_digest.partition("+")[0] == code_digest(resolved)
         else "it has changed since it was trusted"
     )
+
+
+def may_unpickle(folder: Path, named: Iterable[str | os.PathLike[str]]) -> bool:
+    """Return whether the pickles in the shards of a folder may be unpickled.
+
+    They may if program or environment name the folder or a parent, or if the user
+    trusted its pickles and its shards are the same. Without a readable record nothing
+    is trusted.
+    """
+    if is_named(folder, named):
+        return True
+    if is_url(folder):
+        return False
+    resolved = folder.resolve()
+    try:
+        trusted_digest = trusted_folders().get(str(resolved), "")
+    except ConfigError:
+        return False
+    return "+" in trusted_digest and trusted_digest == pickles_digest(resolved)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import logging
 import math
 import pickle
 import zipfile
@@ -20,7 +19,6 @@ import numpy as np
 from energize.core import limits
 from energize.core.checks import checked_choice
 from energize.core.description import described
-from energize.core.ignored import log_once
 from energize.core.lazy import torch
 from energize.core.validation import load_json
 from energize.data.av import AVWebdatasetDecoder
@@ -31,10 +29,10 @@ from energize.data.media import (
     MediaMetadataType,
     kind_by_start,
 )
-from energize.data.trust import VARIABLE
 from energize.errors import (
     ConfigError,
     DecodeError,
+    UntrustedCodeError,
 )
 from energize.task.images import IMAGE_SPECS, decode_image
 
@@ -146,13 +144,9 @@ _DECODERS: Mapping[str, Callable[[bytes], Any]] = {
 PART_DECODERS: Mapping[str, Callable[[bytes], Any]] = MappingProxyType(
     {part: decode for parts, decode in _DECODERS.items() for part in parts.split()}
 )
-"""Decoders by part name. Other parts, including pickles, stay bytes."""
+"""Decoders by part name. Other parts stay bytes."""
 
-
-_STAYS = (
-    "parts {} stay bytes, for unpickling may run any program; where you trust who "
-    f"wrote the folder, name it in trust_code= or {VARIABLE}"
-)
+_PICKLES = ("pickle", "pyd")
 
 
 # Decoding the parts of raw samples.
@@ -172,8 +166,9 @@ class SampleDecoder:
     - npy: a numpy array; npz: a dict of arrays
     - pth: tensors and plain values of `torch.save`, read weights-only
 
-    A part that ends in .gz is unpacked first. All other parts stay bytes. So do pickles
-    (pkl, pickle, pyd, pt), because unpickling may run any program.
+    A part that ends in .gz is unpacked first. All other parts stay bytes, such as pkl
+    and pt. Parts pickle and pyd are refused without `unpickle`, because unpickling may
+    run any program.
 
     Args:
         image_decode: The result of decoding images, by webdataset's names: numpy `l8
@@ -188,7 +183,8 @@ class SampleDecoder:
             without PyAV (`energize[av]`).
         video_decode_audio: Whether "torch" also decodes the sound of videos.
         guess_content: Whether parts with any extension may be media.
-        unpickle: Whether pickle and pyd are unpickled.
+        unpickle: Whether pickle and pyd are unpickled. Always, for folders that the
+            user trusts.
         orient: Whether images are turned by their EXIF orientation. By default, images
             of loose files are turned, and images of prepared folders if their
             dataset.yaml has `orient: true`.
@@ -236,6 +232,7 @@ class SampleDecoder:
 
         Raises:
             DecodeError: If the bytes are damaged.
+            UntrustedCodeError: For a pickle, without `unpickle`.
         """
         extension = name.rpartition(".")[2].lower()
         if extension == "gz":
@@ -266,13 +263,15 @@ class SampleDecoder:
     def _decode_by_extension(self, extension: str, data: bytes) -> Any:
         if extension in PART_DECODERS:
             return PART_DECODERS[extension](data)
-        if extension not in ("pickle", "pyd"):
+        if extension not in _PICKLES:
             return data
         if self.unpickle:
             return pickle.loads(data)  # noqa: S301 - the program requires it
-        text = _STAYS.format(extension)
-        log_once("SampleDecoder", extension, text, logging.WARNING)
-        return data
+        raise UntrustedCodeError(
+            f"part {extension!r} is a pickle, and unpickling may run any program. If "
+            "you trust its author, use SampleDecoder(unpickle=True); to get its bytes, "
+            f"SampleDecoder(fields={{{extension!r}: None}})"
+        )
 
     def decode_of(self, field: str) -> Callable[[str, bytes], Any]:
         """Return the function of name and bytes that decodes a field."""
@@ -334,7 +333,7 @@ class SampleDecoder:
         }
 
 
-_NO_BAD_BYTES = (MemoryError, TimeoutError, ConfigError)
+_NO_BAD_BYTES = (MemoryError, TimeoutError, ConfigError, UntrustedCodeError)
 """Errors that do not mean damaged bytes."""
 
 

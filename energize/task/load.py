@@ -37,7 +37,12 @@ from energize.core.samples import (
 from energize.core.validation import load_json
 from energize.data.files import path_of
 from energize.data.nv_meta import META_FOLDER
-from energize.data.trust import VARIABLE, is_named, trusted_modules, why_not
+from energize.data.trust import (
+    VARIABLE,
+    may_unpickle,
+    trusted_modules,
+    why_not,
+)
 from energize.errors import (
     ConfigError,
     DataError,
@@ -173,7 +178,7 @@ class LoadingCode:
     ) -> tuple[LoadFunction | None, PartFilter | None, SampleDecoder | None]:
         """Return the sample loader, part filter and decoder of a folder.
 
-        The decoder unpickles if the program or the environment names the folder.
+        The decoder unpickles if the folder is trusted.
 
         Args:
             folder: The folder.
@@ -190,19 +195,16 @@ class LoadingCode:
                 f"{folder}: dataset.yaml has a sample_loader, but crude samples have "
                 "no fields. Remove it, or set a sample_type"
             )
-        if decoder is not None:
-            decoder = self._trusted_decoder(folder, decoder)
+        if (
+            decoder is not None
+            and not decoder.unpickle
+            and may_unpickle(folder, self.trust_code)
+        ):
+            decoder = replace(decoder, unpickle=True)
         if not (code or self.sample_loader or self.part_filter):
             return None, None, decoder
         loader = None if crude else self._of(folder, "sample_loader", code)
         return loader, self._of(folder, "part_filter", code), decoder
-
-    def _trusted_decoder(self, folder: Path, decoder: SampleDecoder) -> SampleDecoder:
-        """Return a decoder that unpickles if the folder is trusted by name."""
-        if not (self.trust_code or VARIABLE in os.environ):
-            return decoder
-        is_trusted = is_named(folder, self.trust_code)
-        return replace(decoder, unpickle=decoder.unpickle or is_trusted)
 
     def _of(self, folder: Path, key: str, code: Mapping[str, Any]) -> Any:
         """Return the function of the program for a folder, or else of the folder."""
@@ -440,6 +442,14 @@ class SampleLoader(Generic[T_sample]):
             return load(raw)
         except DataError as reason:
             raise type(reason)(f"sample {raw['__key__']!r}: {reason}") from reason
+        except UntrustedCodeError as reason:
+            folder = raw["__dataset__"]
+            raise UntrustedCodeError(
+                f"sample {raw['__key__']!r} of {folder}: {reason}. To trust all "
+                f"pickles of the folder: energize trust --pickles {shlex.quote(folder)}"
+                f", or trust_code=[folder] in the program, or {VARIABLE} in the "
+                "environment"
+            ) from None
         finally:
             sample_in_use.reset(token)
             blocks.pop()

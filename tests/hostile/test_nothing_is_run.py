@@ -28,9 +28,9 @@ from energize import (
     prepare,
     write_shards,
 )
-from energize.core import ignored
 from energize.data.stores import open_store
-from energize.errors import DecodeError
+from energize.data.trust import trust
+from energize.errors import DecodeError, EncoderError
 from energize.metadataset import read_metadataset
 from energize.task.decode import SampleDecoder
 from tests.support.metadatasets import written
@@ -115,32 +115,52 @@ def test_pickles(kind):
     elif kind == "pth":
         with pytest.raises(DecodeError):
             SampleDecoder().decode("a.pth", data)
+    elif kind in ("pickle", "pyd"):
+        with pytest.raises(UntrustedCodeError):
+            SampleDecoder().decode(f"a.{kind}", data)
     else:
         assert SampleDecoder().decode(f"a.{kind}", data) == data
     assert not hasattr(sys, "energize_was_unpickled")
 
 
-def test_pickles_of_a_trusted_folder(tmp_path, monkeypatch, caplog):
+def test_pickles_of_a_trusted_folder(tmp_path, monkeypatch):
+    """They are refused, with the command, until the user trusts them by name."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "home"))
+    folder = tmp_path / "data"
     written = [
         {"__key__": "a", "pickle": pickle.dumps({"n": 1}), "pkl": pickle.dumps(2)}
     ]
-    write_shards(written, tmp_path)
-    prepare(tmp_path, split_ratios={"train": 1}, sample_type="CrudeWebdataset")
+    write_shards(written, folder)
+    prepare(folder, split_ratios={"train": 1}, sample_type="CrudeWebdataset")
     options = {"split_part": "train", "batch_size": None, "task_encoder": Crude()}
-    ignored._logged.discard(("SampleDecoder", "pickle"))
-    (plain,) = get_loader(get_val_dataset(tmp_path, **options))
-    assert plain["pickle"] == written[0]["pickle"]
-    assert caplog.text.count("parts pickle stay bytes") == 1
-    assert "ENERGIZE_TRUST_CODE" in caplog.text
-    (trusted,) = get_loader(get_val_dataset(tmp_path, trust_code=[tmp_path], **options))
-    assert (trusted["pickle"], trusted["pkl"]) == ({"n": 1}, written[0]["pkl"])
-    (other,) = get_loader(
-        get_val_dataset(tmp_path, trust_code=[tmp_path / "other"], **options)
+
+    def read(**more):
+        dataset = get_val_dataset(folder, **options, **more)
+        (sample,) = get_loader(dataset, on_error="skip")
+        return sample
+
+    for more in ({}, {"trust_code": [folder / "other"]}):
+        with pytest.raises(EncoderError, match=f"trust --pickles {folder}"):
+            read(**more)
+    sample = read(trust_code=[folder])
+    assert (sample["pickle"], sample["pkl"]) == ({"n": 1}, written[0]["pkl"])
+    with monkeypatch.context() as environment:
+        environment.setenv("ENERGIZE_TRUST_CODE", str(folder))
+        assert read()["pickle"] == {"n": 1}
+    with pytest.raises(DatasetError, match="trust --pickles"):
+        trust(folder)
+    trust(folder, pickles=True)
+    assert read()["pickle"] == {"n": 1}
+    shutil.copy(next(folder.glob("*.tar")), folder / "later.tar")
+    prepare(
+        folder,
+        split_ratios={"train": 1},
+        sample_type="CrudeWebdataset",
+        overwrite=True,
+        fix_duplicates=True,
     )
-    assert other["pickle"] == written[0]["pickle"]
-    monkeypatch.setenv("ENERGIZE_TRUST_CODE", str(tmp_path))
-    (named,) = get_loader(get_val_dataset(tmp_path, **options))
-    assert named["pickle"] == {"n": 1}
+    with pytest.raises(EncoderError, match="UntrustedCodeError"):
+        read()
 
 
 def test_a_database_with_a_view(folder):

@@ -21,7 +21,7 @@ from webdataset import autodecode
 from energize import CrudeSample
 from energize.core import limits
 from energize.core.description import described
-from energize.errors import ConfigError, DecodeError
+from energize.errors import ConfigError, DecodeError, UntrustedCodeError
 from energize.task.decode import SampleDecoder, decoded_by
 from energize.task.images import IMAGE_SPECS
 from energize.task.load import SampleLoader
@@ -114,8 +114,11 @@ def test_what_torch_saved():
 
 def test_nothing_is_unpickled(tmp_path):
     data = pickle.dumps(Trap(tmp_path / "mark"))
-    for part in ("pkl", "pickle", "pyd", "pt"):
+    for part in ("pkl", "pt"):
         assert decoded(part, data) == data
+    for part in ("pickle", "pyd"):
+        with pytest.raises(UntrustedCodeError, match=r"SampleDecoder\(unpickle=True\)"):
+            decoded(part, data)
     objects = np.array([Trap(tmp_path / "mark")], dtype=object)
     check_refusals(
         DecodeError,
