@@ -375,14 +375,21 @@ def _loaded_tokenizer(tokenizer: str | Tokenizer, dataset: str) -> Tokenizer:
         return tokenizer
     purpose = f"tokenizing dataset {dataset!r} with {tokenizer!r}"
     transformers = optional_module("transformers", "transformers", purpose)
-    try:
-        loaded: Tokenizer = transformers.AutoTokenizer.from_pretrained(
-            tokenizer, local_files_only=True, trust_remote_code=False
+    if Path(tokenizer).is_file():
+        load = partial(transformers.PreTrainedTokenizerFast, tokenizer_file=tokenizer)
+    else:
+        load = partial(
+            transformers.AutoTokenizer.from_pretrained,
+            tokenizer,
+            local_files_only=True,
+            trust_remote_code=False,
         )
-    except (OSError, ValueError) as error:
+    try:
+        loaded: Tokenizer = load()
+    except Exception as error:  # a damaged file is a plain Exception of tokenizers
         raise ConfigError(
-            f"{purpose}: it is not on this machine ({error}). Download it first, or "
-            "pass a function"
+            f"{purpose}: it cannot be loaded from this machine ({error}). Download it "
+            "first, or pass a function"
         ) from error
     return loaded
 
@@ -393,8 +400,9 @@ def _loaded_tokenizer(tokenizer: str | Tokenizer, dataset: str) -> Tokenizer:
 class DatasetConfig(ExampleFiles):
     """One dataset of a pipeline: its files, and a `tokenizer` for their texts.
 
-    That is a function of a text, or a name or folder that transformers finds on this
-    machine. Nothing is downloaded, and no code that comes with a tokenizer is run.
+    That is a function of a text, a `tokenizer.json`, or a name or folder that
+    transformers finds on this machine. Nothing is downloaded, and no code that comes
+    with a tokenizer is run.
     """
 
     tokenizer: str | Tokenizer | None = None

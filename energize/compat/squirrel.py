@@ -285,6 +285,22 @@ def _shuffled(size: int, seed: Any, items: Iterator[Any]) -> Iterator[Any]:
     yield from buffer
 
 
+_SPLITS: dict[Scope, str] = {"rank": "SplitByRank", "worker": "SplitByWorker"}
+"""squirrel's class that divides a chain, by scope."""
+
+
+def _has_split(stream: Any, split: str) -> bool:
+    """Return whether a chain of squirrel itself contains a split."""
+    if is_instance_of(stream, "squirrel.iterstream.torch_composables", split):
+        return True
+    if not is_instance_of(stream, "squirrel.iterstream", "Composable"):
+        return False
+    source = stream.source
+    if isinstance(source, list | tuple):  # of a multiplexer of squirrel itself
+        return bool(source) and all(_has_split(entry, split) for entry in source)
+    return _has_split(source, split)
+
+
 def _is_divided(source: object, scope: Scope) -> bool | None:
     """Return whether a source is divided among `scope`.
 
@@ -292,6 +308,8 @@ def _is_divided(source: object, scope: Scope) -> bool | None:
     """
     if isinstance(source, Composable):
         return scope in source.divided_among()
+    if is_instance_of(source, "squirrel.iterstream", "Composable"):
+        return _has_split(source, _SPLITS[scope]) or None
     stream = isinstance(source, Dataset) or is_instance_of(
         source, "datasets", "IterableDataset"
     )

@@ -296,6 +296,25 @@ def test_from_files_to_batches(files):
         assert all(np.array_equal(*pair) for pair in pairs)
 
 
+def test_a_tokenizer_file(files):
+    """`tokenizer.json` itself, as the tokenizers library writes it."""
+    tokenizers = pytest.importorskip("tokenizers")
+    pytest.importorskip("transformers")
+    words = {"code": 0, "prose": 1, "?": 2}
+    model = tokenizers.models.WordLevel(words, unk_token="?")
+    path = files / "tokenizer.json"
+    tokenizer = tokenizers.Tokenizer(model)
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+    tokenizer.save(str(path))
+    loader = pipeline(files, tokenizer=str(path)).source().tokenize().mix().load()
+    batch = next(iter(loader.build()))
+    for ids, source in zip(batch["input_ids"], batch["__source__"], strict=True):
+        assert list(ids) == [words["code" if source == "code" else "prose"], 2]
+    path.write_text("{")
+    with pytest.raises(ConfigError, match="cannot be loaded from this machine"):
+        pipeline(files, tokenizer=str(path)).source().tokenize().build()
+
+
 def test_settings_of_pipelines(files):
     def order(seed, own=None, **mixed):
         built = (

@@ -4,9 +4,11 @@ sample."""
 from __future__ import annotations
 
 import json
+import sys
 from collections import Counter
 from itertools import islice, product
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -242,6 +244,48 @@ def test_sources_that_may_be_divided_already(monkeypatch, caplog):
     assert "unknown whether '0', '1' yield a different part in each rank" in caplog.text
     monkeypatch.setenv("RANK", "1")
     assert list(whole.split_by_rank_pytorch()) == [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11]
+
+
+class PeerStream:
+    """A chain of squirrel itself: what its own check looks at, `source`, and a split."""
+
+    def __init__(self, source):
+        self.source = source
+
+    def __iter__(self):
+        yield from self.source
+
+
+class PeerSplit(PeerStream):
+    def __iter__(self):
+        info = get_worker_info()
+        yield from islice(self.source, info.id, None, info.num_workers)
+
+
+@pytest.mark.jobs
+def test_sources_that_squirrel_has_split_are_recognised(monkeypatch, caplog):
+    """Below `to_torch_iterable()` as it is, without a warning; a part of them split is
+    an error."""
+    base = ModuleType("squirrel.iterstream")
+    base.Composable = PeerStream
+    splits = ModuleType("squirrel.iterstream.torch_composables")
+    splits.SplitByWorker = PeerSplit
+    splits.SplitByRank = type("SplitByRank", (PeerStream,), {})
+    for module in (base, splits):
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+
+    def loaded(*sources):
+        mux = Multiplexer(list(sources)).to_torch_iterable()
+        return sorted(DataLoader(mux, batch_size=None, num_workers=2))
+
+    split = [PeerStream(PeerSplit(PeerStream(range(9)))) for _ in range(2)]
+    assert Multiplexer(split).divided_among() == {"worker"}
+    assert loaded(*split) == sorted([*range(9), *range(9)])
+    nested = PeerStream([PeerSplit(range(3)), PeerSplit(range(3))])
+    assert Multiplexer([nested]).divided_among() == {"worker"}
+    assert "unknown" not in caplog.text
+    with pytest.raises(ez.ConfigError, match="'0' may yield a different part"):
+        loaded(split[0], range(9))
 
 
 @pytest.mark.parametrize(("workers", "lanes"), [(0, 1), (0, 3), (2, 4)])
