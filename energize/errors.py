@@ -354,6 +354,24 @@ def nearest(word: str, words: Sequence[str]) -> str:
     return f"; did you mean {by_lower[matches[0]]!r}?" if matches else ""
 
 
+def keys_text(sample: Any) -> str:
+    """Return the keys of a sample, or of the samples of a list, for messages.
+
+    Args:
+        sample: The sample or the list.
+
+    Example:
+        >>> keys_text([{"__key__": "a"}, {"__key__": "b"}, 3])
+        "'a', 'b'"
+    """
+    keys = []
+    for member in sample if isinstance(sample, list) else [sample]:
+        is_dict = isinstance(member, dict)
+        fields = member if is_dict else {"__key__": getattr(member, "__key__", None)}
+        keys.append(fields.get("__key__"))
+    return some(key for key in keys if key is not None)
+
+
 def log_exception(
     e: Exception, sample: Any, sources: Sequence[Any] | None = None
 ) -> None:
@@ -370,17 +388,15 @@ def log_exception(
     Example:
         >>> log_exception(ValueError("no image"), {"__key__": "a"})
     """
-    key = (
-        sample.get("__key__")
-        if isinstance(sample, dict)
-        else getattr(sample, "__key__", None)
-    )
+    keys = keys_text(sample) or "None"
     locations = [
         f"\n  from {source.dataset_path}, {source.shard_name}, index {source.index}"
         for source in sources or ()
     ]
-    text = "%s: %s; sample %r is left out%s"
-    _log.error(text, type(e).__name__, e, key, "".join(locations), exc_info=e)
+    text = "%s: %s; sample %s is left out%s"
+    if isinstance(sample, list):
+        text = "%s: %s; the batch of samples %s is left out%s"
+    _log.error(text, type(e).__name__, e, keys, "".join(locations), exc_info=e)
 
 
 def reraise_exception(

@@ -46,6 +46,7 @@ from energize.errors import (
     ReturnError,
     SampleError,
     SkipSample,
+    keys_text,
 )
 
 T = TypeVar("T")
@@ -515,6 +516,9 @@ def _error_text(name: str, error: Exception, argument: Any, location: str) -> st
         subject = f"{name} " if isinstance(error, LostWeightError) else ""
         return f"{subject}{error}\n  at {location}"
     size = failed_allocation(error)
+    keys = keys_text(argument) if isinstance(argument, list) else ""
+    if keys:
+        location = f"{location}\n  of the samples {keys}"
     if size is None:
         return (
             f"{name} raised {type(error).__name__}: {error}\n"

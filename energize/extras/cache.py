@@ -118,7 +118,7 @@ class FileStoreCachePool(CachePool):
     @property
     def cache_dir(self) -> Path:
         """The folder of this process."""
-        return self._opened().folder
+        return self.opened().folder
 
     @property
     def current_cache_size(self) -> int:
@@ -132,11 +132,11 @@ class FileStoreCachePool(CachePool):
 
     def get_lazy(self, ds: FileStore[T], fname: str) -> FileCacheLazy[T]:
         """Return a reference to the file, which is fetched from now on."""
-        return FileCacheLazy(*ds.resolved(fname), self, self._opened())
+        return FileCacheLazy(*ds.resolved(fname), self)
 
     def to_cache(self, data: T, name: str) -> FileCacheLazy[T]:
         """Return a reference to `data`, put on disk as soon as there is room."""
-        return FileCacheLazy(HeldStore(data), name, self, self._opened())
+        return FileCacheLazy(HeldStore(data), name, self)
 
     def close(self) -> None:
         """Remove all files and end the threads; references read their stores from then
@@ -152,7 +152,8 @@ class FileStoreCachePool(CachePool):
         cache = self._caches.get(os.getpid())
         return (0, 0) if cache is None else cache.held()
 
-    def _opened(self) -> _Cache:
+    def opened(self) -> _Cache:
+        """Return the files of this process."""
         # Of two threads that begin at once one is given what the other made; its own
         # goes.
         pid = os.getpid()
@@ -169,14 +170,27 @@ class FileCacheLazy(DirectLazy[T]):
 
     The first `get` uses the reference up: the file is removed when all references to it
     have been. The content stays here, so each `get` returns the same.
+
+    Args:
+        ds: The store.
+        fname: The file in it.
+        pool: The pool.
+        entry: The entry of another reference to the file, which this one shares.
     """
 
     def __init__(
-        self, ds: FileStore[T], fname: str, pool: FileStoreCachePool, cache: _Cache
+        self,
+        ds: FileStore[T],
+        fname: str,
+        pool: FileStoreCachePool,
+        entry: _Entry | None = None,
     ) -> None:
         super().__init__(ds=ds, fname=fname, pool=pool)
-        self._cache = cache
-        self.entry = cache.refer(ds, fname)
+        self._cache = pool.opened()
+        if entry is not None:
+            self.entry = self._cache.refer(entry.store, entry.name)
+        else:
+            self.entry = self._cache.refer(ds, fname)
         self._counted = True
 
     @property

@@ -108,7 +108,7 @@ class EPath(ProxyUPath, os.PathLike[str]):
         if text.startswith("dss://"):
             text = _dss_path(text)
         text = _LOCAL.sub("", text, count=1)
-        url = _URL.match(text) if isinstance(initial_path, str | EPath) else None
+        url = None if isinstance(initial_path, Path) else _URL.match(text)
         if url is None:
             super().__init__(os.path.abspath(text))
             return
@@ -277,7 +277,7 @@ class EPath(ProxyUPath, os.PathLike[str]):
         return EPath, (str(self),)
 
     def __fspath__(self) -> str:
-        return str(self.local_path())
+        return str(self)
 
     def __repr__(self) -> str:
         return f"EPath({str(self)!r})"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from itertools import islice
 from pathlib import Path
 
@@ -13,6 +14,8 @@ from energize.errors import ConfigError, DatasetNotFoundError, in_place_of, near
 from energize.metadataset.nodes import JSONL
 
 FILESYSTEM = "filesystem://"
+_IN_STORE = re.compile(r"filesystem\+(?=[a-z][a-z0-9]*://)")
+"""The prefix of a plain folder in a store, such as `filesystem+msc://...`."""
 _MOST_NAMES = 1000
 
 
@@ -21,7 +24,8 @@ def resolved_store(ref: str, base: Path, *, existing: bool = True) -> str:
 
     Args:
         ref: The path of a prepared folder or a `.jsonl` file, relative to `base`; or
-            `filesystem://` and the path of a plain folder, which serves all its files.
+            `filesystem://` and the path of a plain folder, which serves all its files;
+            of one in a store `filesystem+msc://...`, and with other protocols.
         base: The folder of the file that names it.
         existing: Whether it has to exist.
 
@@ -35,6 +39,7 @@ def resolved_store(ref: str, base: Path, *, existing: bool = True) -> str:
     >>> resolved_store("filesystem://images", base) == f"filesystem://{base}/images"
     True
     """
+    ref = _IN_STORE.sub(FILESYSTEM, ref)
     plain = ref.startswith(FILESYSTEM)
     name = ref.removeprefix(FILESYSTEM)
     expected = (

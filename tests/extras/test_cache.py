@@ -29,7 +29,7 @@ from energize.core.stores import (
 )
 from energize.data.stores import SystemFileStore
 from energize.errors import ConfigError, DataError, LoaderError
-from energize.extras.cache import FileStoreCachePool, MockLazy
+from energize.extras.cache import FileCacheLazy, FileStoreCachePool, MockLazy
 
 
 class Upper:
@@ -438,6 +438,17 @@ def test_references_share_a_file_by_store_and_name(make):
     mock = MockLazy("a", str.upper)
     assert (mock.get(), mock.get({})) == ("A", "A")
     assert mock == MockLazy("a", str.upper) != MockLazy("b", str.upper)
+
+
+def test_a_reference_can_share_the_entry_of_another_one(make):
+    store = Counting({"a": b"1"})
+    pool = make()
+    first = pool.get_lazy(store, "a")
+    second = FileCacheLazy(ds=store, fname="a", pool=pool, entry=first.entry)
+    assert second.entry is first.entry
+    assert first.entry.refcount == 2
+    assert first.get() == second.get() == b"1"
+    assert (store.reads, pool.current_cache_count) == (["a"], 0)
 
 
 def test_pickled_references_read_for_themselves(make):

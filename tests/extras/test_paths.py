@@ -4,7 +4,6 @@ over S3."""
 from __future__ import annotations
 
 import json
-import os
 import pickle
 import subprocess
 import sys
@@ -15,6 +14,7 @@ from pathlib import Path
 import pytest
 from fsspec import AbstractFileSystem, asyn
 
+from energize.data.files import path_of
 from energize.errors import ConfigError
 from energize.extras.paths import DEFAULT_PROFILE_NAME, EPath
 from tests.support.s3 import SECRET, s3_server
@@ -235,7 +235,8 @@ def test_local_paths_are_paths_of_the_system(root):
     if not root.is_local():
         (root / "y").mkdir()  # there are no folders to make
         with pytest.raises(ConfigError, match="not a local path"):
-            os.fspath(root / "file")
+            (root / "file").local_path()
+        assert EPath(path_of(root / "file")) == root / "file"
         return
     with open(root / "x" / "file") as file:
         assert file.read() == (root / "x" / "file").local_path().read_text() == "hello"
