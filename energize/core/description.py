@@ -13,7 +13,16 @@ from functools import cached_property
 from operator import attrgetter
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, ClassVar, Literal, Self, TypeAlias, get_args
+from typing import (
+    Any,
+    ClassVar,
+    Literal,
+    Protocol,
+    Self,
+    TypeAlias,
+    get_args,
+    runtime_checkable,
+)
 
 from energize.core.ignored import TOLERANCES, accepted
 from energize.core.lanes import WorkerConfig, checked_config
@@ -135,6 +144,22 @@ def generates(fn: object) -> bool:
 # Frozen descriptions.
 
 
+@runtime_checkable
+class InputConvertible(Protocol):
+    """An object of another library that a dataset can read."""
+
+    def to_dataset(self) -> Any:
+        """Return the dataset that is read in its place; itself if there is none."""
+
+
+def as_input(source: Any) -> Any:
+    """Return the dataset that an object of another library stands for."""
+    is_other = isinstance(source, InputConvertible)
+    if is_other and not isinstance(source, Description):
+        return source.to_dataset()
+    return source
+
+
 class Description:
     """Parameters and inputs: immutable, picklable, comparable, holding nothing open.
 
@@ -211,6 +236,7 @@ class Description:
         """
         if ignored:
             self._keep_tolerances(ignored, parameters)
+        inputs = [as_input(source) for source in inputs]
         self._check_inputs(inputs)
         if worker_config is not None:
             seed = checked_config(worker_config).seed_offset

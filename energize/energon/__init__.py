@@ -135,6 +135,9 @@ from energize.task.pipeline import (
     LoadedDatasetList,
 )
 
+__version__ = "7.4.1"
+"""The release of Megatron-Energon whose names this package has."""
+
 __all__ = [
     "AugmentTaskEncoder",
     "BaseCoreDatasetFactory",
@@ -230,6 +233,7 @@ __all__ = [
     "WebdatasetFileStore",
     "WebdatasetPreparator",
     "WorkerConfig",
+    "__version__",
     "add_source_info",
     "basic_sample_keys",
     "batch_list",

@@ -158,7 +158,7 @@ class WebdatasetPreparator:
         for part, pattern in split_parts_patterns or ():
             patterns.setdefault(part, []).append(pattern)
         report = prepare(
-            Path(parent_path),
+            path_of(parent_path),
             shards=[os.fspath(path) for path in paths],
             split_ratios=None if split_parts_ratio is None else dict(split_parts_ratio),
             split_patterns=None if split_parts_patterns is None else patterns,
@@ -200,7 +200,7 @@ class WebdatasetPreparator:
             on_progress=shown_by(progress_fn),
             tmp_path=None
             if index_sqlite_tmp_path is None
-            else Path(index_sqlite_tmp_path).parent,
+            else path_of(index_sqlite_tmp_path).parent,
         )
         return report.count
 

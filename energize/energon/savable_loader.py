@@ -16,7 +16,7 @@ from energize.core.records import STORED_KEY
 from energize.core.stream import State
 from energize.data.source import ShardedSource
 from energize.energon.failures import HandlerPolicy
-from energize.energon.ranks import RankView, pass_length
+from energize.energon.ranks import RankView, SavableDataset, pass_length
 from energize.energon.worker import EnergonWorkerConfig
 from energize.errors import NotIndexedError, StateError, StateMismatchError
 from energize.loader import loader as loaders
@@ -92,7 +92,9 @@ class EnergonLoader(loaders.SavableDataLoader[T], DataLoader[T]):  # type: ignor
         if options.get("failures") is None:
             on_error = options.pop("on_error", None) or "raise"
             options["failures"] = HandlerPolicy(on_error=on_error, handler=handler)
-        if isinstance(dataset, Dataset) and not isinstance(dataset, RankView):
+        if isinstance(dataset, Dataset | SavableDataset) and not isinstance(
+            dataset, RankView
+        ):
             dataset = RankView(dataset)
         super().__init__(dataset, worker_config=worker_config, **options)
 

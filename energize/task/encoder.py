@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar, cast
 
 from energize.core.costs import ItemCost, LevelCost
 from energize.core.dataset import Dataset
-from energize.core.description import function_name, generates
+from energize.core.description import as_input, function_name, generates
 from energize.core.ignored import accepted, log_once
 from energize.core.lanes import WorkerConfig
 from energize.core.loss_weights import WEIGHT, WEIGHTS
@@ -262,6 +262,7 @@ class TaskEncoder(Generic[T_sample, T_encoded_sample, T_raw_batch, T_batch]):
     ) -> Dataset[Any]:
         """Return samples after the hooks up to `encode_sample`; may be overridden."""
         active = active_hooks(self)  # one that does nothing costs nothing
+        dataset = as_input(dataset)
         for name in ("preencode_sample", "encode_sample"):
             if name in active:
                 return MapDataset(dataset, Hook(self, name))
@@ -287,6 +288,7 @@ class TaskEncoder(Generic[T_sample, T_encoded_sample, T_raw_batch, T_batch]):
             worker_config: The ranks and the seed.
         """
         active = active_hooks(self)
+        dataset = as_input(dataset)
         batch = Hook(self, "batch")
         if packing_buffer_size is not None:
             dataset = self._packed(dataset, packing_buffer_size, active)
@@ -393,7 +395,9 @@ class TaskEncoder(Generic[T_sample, T_encoded_sample, T_raw_batch, T_batch]):
         is_endless = len(samples) > 1 and isinstance(mixed, BlendDataset)
         if repeat and not is_endless:
             mixed = RepeatDataset(mixed)
-        batches = self._through(mixed, batch_size, batch_drop_last, packing_buffer_size)
+        batches = self._through(
+            mixed, batch_size, batch_drop_last, packing_buffer_size, worker_config
+        )
         if virtual_epoch_length:
             batches = EpochizeDataset(batches, virtual_epoch_length)
         return batches.with_worker_config(worker_config)
@@ -425,20 +429,26 @@ class TaskEncoder(Generic[T_sample, T_encoded_sample, T_raw_batch, T_batch]):
             *(self._load_dataset(loaded, 0, worker_config) for loaded in datasets)
         )
         batches = self._through(
-            samples, batch_size, batch_drop_last, packing_buffer_size
+            samples, batch_size, batch_drop_last, packing_buffer_size, worker_config
         )
         batches = batches.with_worker_config(worker_config)
         return batches if limit is None else LimitDataset(batches, limit)
 
     def _through(
-        self, samples: Dataset[Any], size: int | None, drop: bool, pack: int | None
+        self,
+        samples: Dataset[Any],
+        size: int | None,
+        drop: bool,
+        pack: int | None,
+        config: WorkerConfig | None,
     ) -> Dataset[Any]:
         """Return samples through all hooks."""
         return self.build_batch(
-            self.build_encode_sample(samples),
+            self.build_encode_sample(samples, worker_config=config),
             batch_size=size,
             batch_drop_last=drop,
             packing_buffer_size=pack,
+            worker_config=config,
         )
 
     def _load_dataset(

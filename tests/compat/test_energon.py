@@ -123,6 +123,8 @@ def test_every_name_and_argument_is_there():
     assert not [each for row in ROWS for each in missing(*row)]
     assert not TOP - set(energon.__all__)
     assert "__version__" in vars(ez)
+    assert energon.__version__.startswith(f"{TABLE['version']}.")
+    assert "megatron-energon" in (ROOT / "docs" / "coming-from-energon.md").read_text()
     for path, names in PATHS.items():
         module = importlib.import_module(f"energize.energon.{path}")
         for value in (getattr(module, name) for name in names.split()):
@@ -505,6 +507,8 @@ def test_names_for_annotations(folder):
         with pytest.raises(ez.ConfigError, match="needs an energize Dataset, got Mine"):
             ez.get_loader(mine)
     types.new_class("Mine", (energon.Savable,))
+    with pytest.raises(ImportError, match="analyze_debug"):
+        exec("from energize.energon.tools.analyze_debug import command")
     own = type("Own", (flavors.PinMemoryMixin,), {"__annotations__": {"ids": object}})
     assert ez.energon.edataclass(own)(
         ids=torch.tensor([1])
