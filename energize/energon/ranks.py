@@ -97,13 +97,13 @@ class BaseWrapperDataset(SavableDataset[T_co], Generic[T_in, T_co]):
 
 def _inner_datasets(wrapper: SavableDataset[Any]) -> list[Any]:
     """Return the datasets among the attributes of an object."""
-    found: dict[int, Any] = {}
+    datasets: dict[int, Any] = {}
     for value in vars(wrapper).values():
         values = value if isinstance(value, list | tuple) else [value]
         for member in values:
             if isinstance(member, Dataset | SavableDataset):
-                found[id(member)] = member
-    return list(found.values())
+                datasets[id(member)] = member
+    return list(datasets.values())
 
 
 def _settings(wrapper: SavableDataset[Any]) -> tuple[tuple[str, Any], ...]:
