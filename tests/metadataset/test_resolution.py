@@ -177,6 +177,36 @@ def test_subsets_that_cannot_be(mix):
             get_val_dataset(mix(node), split_part="train", batch_size=None)
 
 
+def test_a_random_subset_is_drawn_once(mix):
+    def keys(node):
+        samples = get_val_dataset(mix(node), split_part="train", batch_size=None)
+        return [sample.__key__ for sample in samples]
+
+    whole = keys("{path: a}")
+    ten = keys("{path: a, subset: {random: 10}}")
+    assert ten == [key for key in whole if key in ten]
+    assert len(ten) == 10
+    assert ten not in (whole[:10], whole[-10:])
+    assert set(ten) < set(keys("{path: a, subset: {random: 20}}"))
+    assert len(keys("{path: a, subset: {random: 12.5%}}")) == 7
+    mix("{path: a, subset: {random: 10}}", "inner.yaml")
+    halves = [
+        keys(f"{{path: inner.yaml, subset: {{range: {bounds}}}}}")
+        for bounds in ("[0%, 50%]", "[50%, end]")
+    ]
+    assert [*map(len, halves)] == [5, 5]
+    assert sorted(halves[0] + halves[1]) == sorted(ten)
+    for node, words in [
+        ("{path: a, subset: {random: 61}}", "61 of 60 samples"),
+        ("{path: a, subset: {random: 0}}", "expected a number of samples"),
+        ("{path: a, subset: {random: 101%}}", "at most 100%"),
+        ("{path: a, subset: {random: 5, range: [0, 9]}}", "'range' or 'random'"),
+        ("{path: inner.yaml, subset: {random: 50%}}", "only allowed for a leaf"),
+    ]:
+        with row(node), pytest.raises(ConfigError, match=words):
+            keys(node)
+
+
 # What a program says beside the path
 
 
