@@ -344,6 +344,8 @@ def _joined(content: list[Any]) -> str | None:
             return None
         piece_type = piece.get("type")
         pieces.append(
-            piece.get("text") if piece_type in _TEXT_PIECES else _MEDIA.get(piece_type)
+            piece.get("text", piece.get("value"))
+            if piece_type in _TEXT_PIECES
+            else _MEDIA.get(piece_type)
         )
     return "".join(map(str, pieces)) if None not in pieces else None

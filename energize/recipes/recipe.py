@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -15,6 +16,9 @@ from energize.errors import EnergizeError, nearest, some
 
 BASE: Final = "base"
 """The option with the folder in which relative paths of a recipe begin."""
+
+_TYPO = 0.9
+"""Similarity from which on a key of a run is a misspelt one."""
 
 IMAGE_FOLDER: Final = "image_folder"
 """The option with the folder in which names of images in rows begin."""
@@ -120,9 +124,9 @@ class RecipeText:
         names = list(keys)
         training = [str(key) for key in self.value if key not in names]
         for key in training:
-            if hint := nearest(key, names):
-                stops = f"{self.format} stops here, too"
-                self.fault((key,), f"unknown key {short(key)}{hint} {stops}")
+            for name in get_close_matches(key, names, 1, _TYPO):
+                hint = f"did you mean {name!r}? {self.format} stops here, too"
+                self.fault((key,), f"unknown key {short(key)}; {hint}")
         if training:
             self.note(f"keys for the trainer are not read here: {some(training)}")
 

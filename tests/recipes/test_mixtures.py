@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
+from itertools import islice
 
 import pytest
 import yaml
@@ -13,6 +14,7 @@ from energize import get_train_dataset, get_val_dataset
 from energize.errors import MetadatasetError
 from tests.recipes.files import Answers, annotations
 from tests.support.launching import launched
+from tests.support.loading import loader_of
 
 SIZES = {"a": 40, "b": 25, "c": 10}
 
@@ -253,6 +255,47 @@ def test_constant_weights_of_veomni(data):
     keys = {"stopping_strategy": "all_exhausted"}
     dataset = read(write("veomni.yaml", veomni(const, **keys)))
     assert len(dataset) == math.ceil(25 / 0.3)
+
+
+class Tokens(Answers):
+    """Samples with as many tokens as their file has in `LENGTHS`."""
+
+    def encode_sample(self, sample):
+        name = sample.turns[-1].text.split()[0]
+        return {"__key__": sample.__key__, "name": name, "input_ids": LENGTHS[name]}
+
+    def batch(self, samples):
+        return [(sample["name"], len(sample["input_ids"])) for sample in samples]
+
+
+LENGTHS = {"a": [0] * 10, "b": [0] * 40, "c": [0] * 5}
+
+
+def test_tokens_of_veomni_on_two_ranks(data):
+    """`level: token` divides weights by the mean length, so that tokens have shares."""
+    const = {"schedule_type": "const", "weights": [0.5, 0.3, 0.2]}
+    name = write("veomni.yaml", veomni(const, level="token", **ENDLESS))
+    options = {"batch_size": 1, "task_encoder": Tokens(), "image_folder": "data"}
+    dataset = get_train_dataset(name, **options)
+    tokens = Counter()
+    for batch in islice(loader_of(dataset), 3000):
+        for source, length in batch:
+            tokens[source] += length
+    total = sum(tokens.values())
+    for source, share in zip(SIZES, const["weights"], strict=True):
+        assert tokens[source] / total == pytest.approx(share, abs=0.01)
+    loaders = [loader_of(dataset, 2, rank, 2) for rank in range(2)]
+    streams = [list(islice(loader, 30)) for loader in loaders]
+    for loader, rank, stream in zip(loaders, range(2), streams, strict=True):
+        resumed = loader_of(dataset, 0, rank, 2)
+        resumed.load_state_dict(loader.state_dict())
+        again = loader_of(dataset, 2, rank, 2)
+        whole = list(islice(again, 40))
+        assert whole[:30] == stream
+        assert list(islice(resumed, 10)) == whole[30:]
+
+
+ENDLESS = {"stopping_strategy": "never_exhausted"}
 
 
 # NVIDIA
