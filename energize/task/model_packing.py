@@ -81,6 +81,11 @@ class ModelPacking:
         if config.model_type == "qwen2_5_vl":
             self.tokens_per_second = config.vision_config.tokens_per_second
         self.window: int | None = getattr(text, "sliding_window", None)
+        self.takes_masks = (
+            self.attention in _MASK_DTYPES
+            and self.window is None
+            and not self.has_block_masks
+        )
         self._check(model, int(text.vocab_size))
 
     def __repr__(self) -> str:
@@ -137,6 +142,19 @@ class ModelPacking:
             sliding = full & ~distant
         masks = {"full_attention": full, "sliding_attention": sliding}
         return {name: _as_mask(mask, dtype) for name, mask in masks.items()}
+
+    def attention_mask(self, mask: torch.Tensor) -> torch.Tensor:
+        """Return a mask of a row in the form that the attention of the model takes.
+
+        Args:
+            mask: Whether the token of a row attends to that of a column, bool of shape
+                (tokens, tokens).
+
+        Returns:
+            A mask of shape (1, 1, tokens, tokens): bool for sdpa, float32 to add to
+            scores for eager attention.
+        """
+        return _as_mask(mask, _MASK_DTYPES[self.attention])
 
     def _check(self, model: torch.nn.Module, vocabulary: int) -> None:
         """Raise `ConfigError` if the model mixes samples."""
