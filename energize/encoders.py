@@ -31,8 +31,11 @@ from energize.task.hooks import (
     homogeneous_concat_mix,
     stateless,
 )
+from energize.task.interleaved import InterleavedTaskEncoder
 from energize.task.model_packing import ModelPacking
 from energize.task.planning import BatchBudget, PackPlan
+from energize.task.preferences import PreferenceBatch, PreferenceTaskEncoder
+from energize.task.questions import QuestionsTaskEncoder, answer_losses
 from energize.task.ready import (
     Padding,
     ProcessorBatch,
@@ -57,11 +60,15 @@ __all__ = [
     "GroundingTaskEncoder",
     "ImageClassificationBatch",
     "ImageClassificationTaskEncoder",
+    "InterleavedTaskEncoder",
     "ModelPacking",
     "PackPlan",
     "Padding",
+    "PreferenceBatch",
+    "PreferenceTaskEncoder",
     "ProcessorBatch",
     "ProcessorTaskEncoder",
+    "QuestionsTaskEncoder",
     "SampleDecoder",
     "SampledVideo",
     "TaskEncoder",
@@ -70,6 +77,7 @@ __all__ = [
     "VideoBatch",
     "VideoFrames",
     "VideoTaskEncoder",
+    "answer_losses",
     "basic_sample_keys",
     "batch_list",
     "batch_pad_stack",

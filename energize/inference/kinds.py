@@ -146,6 +146,17 @@ KINDS: Sequence[SampleKind] = (
         },
         unless=("choices", "options"),
     ),
+    SampleKind(
+        "ConversationSample",
+        {
+            "turns": (
+                "exchanges({paired_questions}, {paired_answers}, images={images?}, "
+                "videos={videos?})"
+            ),
+            "images": "{images?}",
+            "videos": "{videos?}",
+        },
+    ),
     SampleKind("OCRSample", {"image": "{image}", "text": "{ocr}"}),
     SampleKind(
         "CaptioningSample",

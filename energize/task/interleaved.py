@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import torch
 
 from energize.core.samples import InterleavedSample
 from energize.errors import ConfigError, DataError
-from energize.task.images import as_bytes
-from energize.task.ready import ProcessorTaskEncoder
+from energize.task.ready import ProcessorTaskEncoder, as_bytes
 
 _AROUND = "\ue001"  # a character that no template and no text has
 
@@ -58,75 +58,53 @@ class InterleavedTaskEncoder(ProcessorTaskEncoder):
 
     def _image_text(self) -> str:
         """Return the text that the chat template writes for an image."""
-        if not getattr(self.processor, "chat_template", None):
-            raise ConfigError(
-                f"{type(self.processor).__name__} has no chat template that shows the "
-                "text of an image. Pass it: InterleavedTaskEncoder(processor, "
-                "image_text='<image>')"
-            )
         around = {"type": "text", "text": _AROUND}
-        content = [around, {"type": "image"}, around]
-        rendered = self._rendered([{"role": "user", "content": content}], [])
-        _, image, *rest = rendered.split(_AROUND)
-        if not rest or not image.strip():
+        message = {"role": "user", "content": [around, {"type": "image"}, around]}
+        self._template()
+        _, *image = self._rendered([message], []).split(_AROUND)
+        if len(image) != 2 or not image[0].strip():
             raise ConfigError(
-                f"the chat template of {type(self.processor).__name__} writes no image "
-                f"between two texts, but {rendered!r:.200}. Pass the text of an image: "
+                f"the chat template of {type(self.processor).__name__} does not write "
+                "an image between two texts. Pass the text of an image: "
                 "InterleavedTaskEncoder(processor, image_text='<image>')"
             )
-        return image.strip()
+        return image[0].strip()
 
     def _tokenized(self, sample: Any) -> tuple[dict[str, Any], torch.Tensor]:
-        """Return a processed document, and the mask of learned tokens."""
+        """Return a processed document, and the weights of its tokens."""
         if not isinstance(sample, InterleavedSample):
             return super()._tokenized(sample)
-        pieces = self._pieces(sample)
+        pieces = sample.sequence
         images = [as_bytes(piece) for piece in pieces if not isinstance(piece, str)]
-        texts = [
-            piece if isinstance(piece, str) else self.image_text for piece in pieces
-        ]
+        self._check_turns(sample, [], images)
+        texts = list(map(self._written_piece, range(len(pieces)), pieces))
+        if not any(isinstance(piece, str) and piece.strip() for piece in pieces):
+            raise DataError("nothing to learn: the document has no text")
         if not images:
             return self._text_only(self.separator.join(texts))
-        spans: list[tuple[int, int]] = []
-        position = 0
-        rest = 0
-        for piece, written in zip(pieces, texts, strict=True):
-            if not isinstance(piece, str):
-                spans.append((rest, position))
-                rest = position + len(written)
-            position += len(written) + len(self.separator)
         text = self.separator.join(texts) + (self.tokenizer.eos_token or "")
+        spans: list[tuple[int, int]] = []
+        rest = 0
+        for image in re.finditer(re.escape(self.image_text), text):
+            spans.append((rest, image.start()))
+            rest = image.end()
         spans.append((rest, len(text)))
-        return self._marked(text, images, [span for span in spans if span[0] < span[1]])
+        learned = [span for span in spans if span[0] < span[1]]
+        return self._weighted(text, images, {1.0: learned})
 
-    def _pieces(self, sample: InterleavedSample) -> list[Any]:
-        """Return the pieces of a document, checked."""
-        pieces = list(sample.sequence)
-        for number, piece in enumerate(pieces):
-            if piece is None:
-                raise DataError(
-                    f"piece {number} of the document is null: neither a text nor an "
-                    "image. Remove it, or add the image"
-                )
-            if isinstance(piece, str):
-                self._check_text(number, piece)
-            elif not self.image_text:
-                raise ConfigError(
-                    "the document has images, but InterleavedTaskEncoder has a "
-                    "tokenizer, which cannot read images. Pass the processor of the "
-                    "model"
-                )
-        if not any(isinstance(piece, str) and piece.strip() for piece in pieces):
+    def _written_piece(self, number: int, piece: Any) -> str:
+        """Return a text, or the text for an image."""
+        if piece is None:
             raise DataError(
-                f"nothing to learn: the document has {len(pieces)} pieces and no text"
+                f"piece {number} of the document is null: neither a text nor an image. "
+                "Remove it, or add the image"
             )
-        return pieces
-
-    def _check_text(self, number: int, text: str) -> None:
-        """Raise `DataError` for a text with the placeholder of an image."""
-        if self.image_text and self.image_text in text:
+        if not isinstance(piece, str):
+            return self.image_text
+        if self.image_text and self.image_text in piece:
             raise DataError(
                 f"piece {number} of the document contains {self.image_text!r}, the "
-                f"placeholder of an image: {text!r:.80}. Replace it in the text, or "
+                f"placeholder of an image: {piece!r:.80}. Replace it in the text, or "
                 "put the image itself into the sequence"
             )
+        return piece

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from energize.core.samples import ConversationSample, PreferenceSample, Sample
-from energize.core.turns import Turn
 from energize.errors import ConfigError, DataError
 from energize.task.ready import IGNORED, ProcessorBatch, ProcessorTaskEncoder
 
@@ -63,10 +61,9 @@ class PreferenceBatch(ProcessorBatch):
 
 @dataclass(kw_only=True, slots=True)
 class _EncodedPair(Sample):
-    """The encoded conversations with the preferred and the rejected answer."""
+    """The encoded conversations with the preferred and with the rejected answer."""
 
-    chosen: Any
-    rejected: Any
+    rows: list[Any]
     tokens: int
 
 
@@ -124,27 +121,21 @@ class PreferenceTaskEncoder(ProcessorTaskEncoder):
                 "there is no preference to learn. Remove the pair, or correct one "
                 "answer"
             )
-        chosen = self._with_answer(sample, sample.chosen)
-        rejected = self._with_answer(sample, sample.rejected)
-        tokens = max(chosen.tokens, rejected.tokens)
-        return _EncodedPair.derive_from(
-            sample, chosen=chosen, rejected=rejected, tokens=tokens
-        )
-
-    def _with_answer(self, sample: PreferenceSample, answer: Sequence[Turn]) -> Any:
-        """Return the prompt with an answer, of which only the answer is learned."""
         prompt = [replace(turn, learned=False) for turn in sample.prompt]
-        turns = [*prompt, *answer]
-        conversation = ConversationSample.derive_from(
-            sample, turns=turns, images=sample.images
+        rows = []
+        for answer in (sample.chosen, sample.rejected):
+            conversation = ConversationSample.derive_from(
+                sample, turns=[*prompt, *answer], images=sample.images
+            )
+            rows.append(super().encode_sample(conversation))
+        return _EncodedPair.derive_from(
+            sample, rows=rows, tokens=max(row.tokens for row in rows)
         )
-        return super().encode_sample(conversation)
 
     def batch(self, samples: list[Any]) -> Any:
         """Return the preferred answers of pairs, then the rejected ones, padded."""
-        pairs = [pair.chosen for pair in samples]
-        pairs += [pair.rejected for pair in samples]
-        rows = self._rows(pairs)
+        both = [pair.rows[side] for side in (0, 1) for pair in samples]
+        rows = self._rows(both)
         learned = rows.pop("labels") != IGNORED
         return self.batch_type.from_samples(
             samples, completion_mask=learned.long(), **rows

@@ -5,16 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import replace
-from os.path import commonprefix
+from itertools import pairwise, takewhile
 from typing import Any, Literal
 
 import torch
 from torch.nn.functional import cross_entropy, pad
 
 from energize.core.checks import checked_choice
-from energize.core.samples import ConversationSample, VQASample
 from energize.core.turns import IMAGE, Turn
 from energize.errors import ConfigError, DataError
+from energize.task.model_packing import ModelPacking
 from energize.task.ready import IGNORED, ProcessorTaskEncoder
 
 _BRANCHES = "branches"
@@ -22,11 +22,11 @@ _FIRST_IMAGES = re.compile(rf"(?:{IMAGE}\s*)*")
 
 
 class QuestionsTaskEncoder(ProcessorTaskEncoder):
-    """Encode several questions about an image; the image is processed by the model once.
+    """Encode several questions about an image, with the image once.
 
-    A `VQASample` with lists of questions and answers, or a `ConversationSample`, is one
-    sample. All answers are learned; `answer_losses` returns the loss of each. Other
-    samples are encoded as by `ProcessorTaskEncoder`.
+    The questions are the turns of a `ConversationSample`. All answers are learned;
+    `answer_losses` returns the loss of each. Other samples are encoded as by
+    `ProcessorTaskEncoder`.
 
     Args:
         processor: A processor of transformers, or a tokenizer for data without images.
@@ -38,8 +38,8 @@ class QuestionsTaskEncoder(ProcessorTaskEncoder):
 
     Raises:
         ConfigError: For separate questions without a model that accepts their masks, or
-            an invalid option. Calls raise `DataError` if questions and answers differ
-            in number, or if separate questions have images in a later turn.
+            an invalid option. Calls raise `DataError` for a question without an
+            answer, or if separate questions have images in a later turn.
 
     Example:
         >>> try:
@@ -59,119 +59,87 @@ class QuestionsTaskEncoder(ProcessorTaskEncoder):
         super().__init__(processor, **options)
         choices = ("turns", "separate")
         checked_choice(questions, "questions", choices, "QuestionsTaskEncoder")
-        self.is_separate = questions == "separate"
-        packing = self.model_packing
-        if self.is_separate and (packing is None or not packing.takes_masks):
+        self.branching: ModelPacking | None = None
+        if questions == "turns":
+            return
+        self.branching = self.model_packing
+        if self.branching is None or not self.branching.takes_masks:
             raise ConfigError(
                 "separate questions need a mask for a model with sdpa or eager "
                 "attention, without windows and without blocks for images, got "
-                f"{packing}. Pass packing=ModelPacking(model) for such a model, or "
-                "questions='turns'"
+                f"packing={self.branching}. Pass packing=ModelPacking(model) for such "
+                "a model, or questions='turns'"
             )
 
     def encode_sample(self, sample: Any) -> Any:
         """Return the questions of an image as tokens, with the image once."""
-        conversation = _conversation_of(sample)
-        if not self.is_separate:
-            return super().encode_sample(conversation)
+        if self.branching is None:
+            return super().encode_sample(sample)
         rows = []
-        for part in _separated(conversation):
+        for part in _separated(sample):
             rows.append(super().encode_sample(part))
         branched = self._branched(rows)
-        if self.max_length is not None and branched.tokens > self.max_length:
-            reason = f"has {branched.tokens} tokens, and max_length is less"
-            skip = self.too_long == "skip"
-            self._leave_out(sample, reason, "raise it", "too_long='skip'", skip=skip)
+        self._check_length(sample, branched.tokens)
         return branched
 
     def _branched(self, rows: list[Any]) -> Any:
         """Return the common tokens of rows, followed by the rest of each row."""
         columns = [row.per_token for row in rows]
-        shared = len(commonprefix([row["input_ids"].tolist() for row in columns]))
+        tokens = zip(*(row["input_ids"].tolist() for row in columns), strict=False)
+        shared = sum(1 for _ in takewhile(lambda ids: len({*ids}) == 1, tokens))
         for row in columns:  # the token before an answer is part of the rest
             shared = min(shared, int((row["labels"] != IGNORED).nonzero()[0]) - 1)
         image = getattr(self.processor, "image_token_id", None)
-        if any(image in row["input_ids"][shared:].tolist() for row in columns):
+        if any(image in row["input_ids"][shared:] for row in columns if image):
             raise DataError(
                 "separate questions share the image, but the chat template writes it "
                 "after a question. Put the image first, or use questions='turns'"
             )
         per_token = {
-            name: torch.cat(
-                [values[:shared], *(row[name][shared:] for row in columns)]
-            )
-            for name, values in columns[0].items()
+            name: torch.cat([common[:shared], *(row[name][shared:] for row in columns)])
+            for name, common in columns[0].items()
         }
-        lengths = [shared, *(row.tokens - shared for row in rows)]
-        numbers = torch.arange(len(lengths))
-        per_token[_BRANCHES] = numbers.repeat_interleave(torch.tensor(lengths))
-        return replace(rows[0], tokens=sum(lengths), per_token=per_token)
+        lengths = torch.tensor([shared, *(row.tokens - shared for row in rows)])
+        per_token[_BRANCHES] = torch.arange(len(lengths)).repeat_interleave(lengths)
+        return replace(rows[0], tokens=int(lengths.sum()), per_token=per_token)
 
     def _in_a_row(self, samples: list[Any]) -> dict[str, Any]:
         """Return samples end to end; separate questions continue the common tokens."""
         values = super()._in_a_row(samples)
-        if self.model_packing is None or not self.is_separate:
+        if self.branching is None:
             return values
-        branches = values.pop(_BRANCHES)[0]
-        skipped = [_tokens_between(sample.per_token[_BRANCHES]) for sample in samples]
-        values["position_ids"] = values["position_ids"] - torch.cat(skipped)
+        [branches] = values.pop(_BRANCHES)
+        hidden = [_hidden_tokens(sample.per_token[_BRANCHES]) for sample in samples]
+        values["position_ids"] = values["position_ids"] - torch.cat(hidden)
         lengths = torch.tensor([sample.tokens for sample in samples])
         numbers = torch.arange(len(samples)).repeat_interleave(lengths)
         is_visible = (branches == 0) | (branches == branches[:, None])
         mask = (is_visible & (numbers == numbers[:, None])).tril()
-        return values | {"attention_mask": self.model_packing.attention_mask(mask)}
+        return values | {"attention_mask": self.branching.attention_mask(mask)}
 
 
-def _tokens_between(branches: torch.Tensor) -> torch.Tensor:
-    """Return the tokens of earlier branches for each token, which it does not see."""
+def _hidden_tokens(branches: torch.Tensor) -> torch.Tensor:
+    """Return the number of tokens in earlier branches, for each token of a sample."""
     lengths = branches.bincount()
     lengths[0] = 0
     return (lengths.cumsum(0) - lengths)[branches]
 
 
-def _conversation_of(sample: Any) -> Any:
-    """Return lists of questions and answers as a conversation, others unchanged."""
-    if not isinstance(sample, VQASample) or isinstance(sample.context, str):
-        return sample
-    questions: list[Any] = list(sample.context or [])
-    answers: list[Any] = list(sample.answers or [])
-    if len(questions) != len(answers):
-        raise DataError(
-            f"the image has {len(questions)} questions and {len(answers)} answers. "
-            "Write an answer for each question"
-        )
-    turns: list[Any] = []
-    for question, answer in zip(questions, answers, strict=True):
-        turns.append({"role": "user", "content": question})
-        turns.append({"role": "assistant", "content": answer})
-    images = [] if sample.image is None else [sample.image]
-    if images and turns and IMAGE not in str(turns):
-        turns[0] = {"role": "user", "content": f"{IMAGE}{questions[0]}"}
-    return ConversationSample.derive_from(sample, turns=turns, images=images)
-
-
 def _separated(sample: Any) -> Iterator[Any]:
     """Yield a conversation for each answer, with the images of the first question."""
-    if not isinstance(sample, ConversationSample):
+    turns: list[Turn] = getattr(sample, "turns", [])
+    head = [turn for turn in turns if turn.role == "system"]
+    rest = turns[len(head) :]
+    if not rest:
         yield sample
         return
-    count = sum(turn.role == "system" for turn in sample.turns[:1])
-    head = sample.turns[:count]
-    first = sample.turns[count].text if sample.turns[count:] else ""
-    images = _FIRST_IMAGES.match(first)
-    shown = images[0] if images else ""
-    part: list[Turn] = []
-    for turn in sample.turns[count:]:
-        if not part and not turn.text.startswith(shown):
-            turn = replace(turn, text=shown + turn.text)
-        part.append(turn)
-        if turn.role == "assistant":
-            yield ConversationSample.derive_from(
-                sample, turns=[*head, *part], images=sample.images, tools=sample.tools
-            )
-            part = []
-    if part:
-        raise DataError(f"the last question has no answer: {part[-1].text!r:.80}")
+    images = "".join(_FIRST_IMAGES.findall(rest[0].text)[:1])
+    ends = [number + 1 for number, turn in enumerate(rest) if turn.role == "assistant"]
+    for start, end in pairwise(dict.fromkeys([0, *ends, len(rest)])):
+        part = rest[start:end]
+        if start:
+            part[0] = replace(part[0], text=images + part[0].text)
+        yield replace(sample, turns=[*head, *part])
 
 
 def answer_losses(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
@@ -298,20 +298,25 @@ class ProcessorTaskEncoder(TaskEncoder[Any, Any, Any, Any]):
 
     def encode_sample(self, sample: Any) -> _Encoded:
         """Return a sample as tokens with labels, and its processed images."""
+        encoding, weights = self._tokenized(sample)
+        self._check_length(sample, encoding["input_ids"].shape[1])
+        return _Encoded.derive_from(sample, **self._divided(encoding, weights))
+
+    def _tokenized(self, sample: Any) -> tuple[dict[str, Any], torch.Tensor]:
+        """Return the processed text of a sample, and the weights of its tokens."""
         if isinstance(sample, TextSample):
-            encoding, weights = self._text_only(_text(sample.text, "text"))
-        else:
-            turns, media = self.turns_of(sample)
-            media = list(map(_as_bytes, media))
-            self._check_turns(sample, turns, media)
-            tools = getattr(sample, "tools", [])
-            encoding, weights = self._conversation(turns, media, tools)
-        length = encoding["input_ids"].shape[1]
+            return self._text_only(_text(sample.text, "text"))
+        turns, media = self.turns_of(sample)
+        media = list(map(as_bytes, media))
+        self._check_turns(sample, turns, media)
+        return self._conversation(turns, media, getattr(sample, "tools", []))
+
+    def _check_length(self, sample: Sample, length: int) -> None:
+        """Raise an error, or `SkipSample`, for more than `max_length` tokens."""
         if self.max_length is not None and length > self.max_length:
             reason = f"has {length} tokens, and max_length is {self.max_length}"
             skip = self.too_long == "skip"
             self._leave_out(sample, reason, "raise it", "too_long='skip'", skip=skip)
-        return _Encoded.derive_from(sample, **self._divided(encoding, weights))
 
     def _text_only(self, text: str) -> tuple[dict[str, Any], torch.Tensor]:
         """Return the tokens of a text that ends with the token for the end, once."""
@@ -407,24 +412,36 @@ class ProcessorTaskEncoder(TaskEncoder[Any, Any, Any, Any]):
         template = self._template()
         messages, text = self._written(turns, tools)
         self._check_written(turns, messages, text, tools)
+        spans = {}
+        for weight in sorted({*weights} - {0}):
+            chosen = [other == weight for other in weights]
+            learned = self._spans(template, messages, text, chosen, tools)
+            if images:
+                learned = self._without_images(text, learned)
+            spans[weight] = learned
+        return self._weighted(text, images, spans)
+
+    def _weighted(
+        self,
+        text: str,
+        images: list[Any],
+        spans: Mapping[float, list[tuple[int, int]]],
+    ) -> tuple[dict[str, Any], torch.Tensor]:
+        """Return a processed text, and the weights of its tokens by spans."""
         encoding = self._processed(text, images, **self._offset_options(images))
         offsets = encoding.pop("offset_mapping", None)
         [replaced] = encoding.pop(_REPLACED, None) or [[]]
         ids = encoding["input_ids"][0]
-        of_tokens = torch.zeros(len(ids))
-        for weight in sorted({*weights} - {0}):
-            chosen = [other == weight for other in weights]
-            spans = self._spans(template, messages, text, chosen, tools)
-            if images:
-                spans = self._without_images(text, spans)
-            if (images and not replaced) or not _are_exact(
-                offsets, replaced, len(text)
-            ):
-                learned = self._by_prefixes(text, images, spans, ids)
+        weights = torch.zeros(len(ids))
+        by_offsets = not images or replaced
+        by_offsets = by_offsets and _are_exact(offsets, replaced, len(text))
+        for weight, parts in spans.items():
+            if by_offsets:
+                learned = _overlapping(offsets[0], replaced, parts)
             else:
-                learned = _overlapping(offsets[0], replaced, spans)
-            of_tokens[learned] = weight
-        return encoding, of_tokens
+                learned = self._by_prefixes(text, images, parts, ids)
+            weights[learned] = weight
+        return encoding, weights
 
     def _written(
         self, turns: Sequence[Turn], tools: list[Any]
@@ -767,8 +784,12 @@ class ProcessorTaskEncoder(TaskEncoder[Any, Any, Any, Any]):
         flat = [
             sample for entry in samples for sample in getattr(entry, "samples", [entry])
         ]
-        values: dict[str, Any] = _joined_media(flat)
-        values |= self._in_a_row(flat) if self.packing else self._padded(flat)
+        return self.batch_type.from_samples(flat, **self._rows(flat))
+
+    def _rows(self, samples: list[_Encoded]) -> dict[str, Any]:
+        """Return samples as rows of one length, or end to end, with their media."""
+        values: dict[str, Any] = _joined_media(samples)
+        values |= self._in_a_row(samples) if self.packing else self._padded(samples)
         if ((values[LOSS_WEIGHTS] == 1) | (values["labels"] == IGNORED)).all():
             del values[LOSS_WEIGHTS]
         field_names = type_fields(self.batch_type)
@@ -779,7 +800,7 @@ class ProcessorTaskEncoder(TaskEncoder[Any, Any, Any, Any]):
                 f"{self.batch_type.__name__} has no field. Pass batch_type=, a "
                 "subclass with these fields"
             )
-        return self.batch_type.from_samples(flat, **values)
+        return values
 
     def _padded(self, samples: list[_Encoded]) -> dict[str, Any]:
         more = -max(map(_tokens, samples)) % self.pad_to_multiple_of
@@ -927,7 +948,7 @@ def _overlapping(
     return learned
 
 
-def _as_bytes(image: Any) -> Any:
+def as_bytes(image: Any) -> Any:
     """Return an image with values from 0 to 255, as processors expect."""
     floating = isinstance(image, torch.Tensor) and image.is_floating_point()
     return (image * 255).round().to(torch.uint8) if floating else image

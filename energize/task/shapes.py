@@ -66,10 +66,11 @@ def exchanges(arguments: Arguments) -> list[Turn]:
     """Return the turns of a list of questions with their answers.
 
     An exchange is an object such as `{user, assistant}` or `{q, a}`, or a list of two
-    texts. Other keys of an object belong to the answer.
+    texts. Other keys of an object belong to the answer. Two arguments without a label
+    are a list of questions and a list of their answers.
     """
     turns: list[Turn] = []
-    for exchange in _listed(arguments[0][1]):
+    for exchange in _exchanges_in([value for label, value in arguments if not label]):
         pair = exchange_of(exchange)
         if pair is None:
             raise DataError(
@@ -80,6 +81,18 @@ def exchanges(arguments: Arguments) -> list[Turn]:
         answer |= {"role": "assistant", "content": pair[1]}
         turns += [Turn("user", pair[0]), turn_of(answer, len(turns) + 1)]
     return _with_placeholders(turns, arguments[1:])
+
+
+def _exchanges_in(values: list[Any]) -> list[Any]:
+    """Return a list of exchanges, or questions with their answers."""
+    columns = [_listed(value) for value in values]
+    lengths = [len(column) for column in columns]
+    if len({*lengths}) > 1:
+        raise DataError(
+            f"there are {lengths[0]} questions and {lengths[1]} answers. Write an "
+            "answer for each question"
+        )
+    return [*zip(*columns, strict=True)] if len(columns) > 1 else columns[0]
 
 
 def first(arguments: Arguments) -> Any:

@@ -1,0 +1,43 @@
+"""Documents, preference pairs and questions train from loose files, and resume."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.support import task_files
+from tests.support.launching import launched
+
+pytest.importorskip("transformers")
+pytestmark = pytest.mark.jobs
+
+PROGRAM = "tests.support.tasks_program"
+SAVED = 12
+MAKE = {
+    "documents": task_files.documents,
+    "preferences": task_files.preferences,
+    "questions": task_files.questions,
+}
+
+
+def trained(data, folder, task, *, workers, ranks, killed=0):
+    folder.mkdir(exist_ok=True)
+    arguments = (data, folder, task, workers, killed)
+    options = {"ranks": ranks, "fails": bool(killed), "imports": ["transformers"]}
+    launched(PROGRAM, *arguments, **options)
+    file = folder / "losses.json"
+    return json.loads(file.read_text()) if file.exists() else None
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("task", MAKE)
+def test_a_killed_run_continues_on_another_topology(task, tmp_path):
+    data = MAKE[task](tmp_path / "data").parent
+    whole = trained(data, tmp_path / "whole", task, ranks=2, workers=2)
+    assert len(whole) == 30
+    assert sum(whole[-5:]) < 0.7 * sum(whole[:5])
+    broken = tmp_path / "broken"
+    assert trained(data, broken, task, ranks=2, workers=2, killed=17) is None
+    resumed = trained(data, broken, task, ranks=1, workers=3)
+    assert resumed == pytest.approx(whole[SAVED:], rel=1e-3, abs=1e-4)
