@@ -649,9 +649,9 @@ class PreferenceSample(Sample):
     images: list[torch.Tensor] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        chosen = _as_turns(self.chosen, "assistant")
-        rejected = _as_turns(self.rejected, "assistant")
-        prompt = _as_turns(self.prompt, "user")
+        chosen = _as_turns(self.chosen, "assistant", "chosen")
+        rejected = _as_turns(self.rejected, "assistant", "rejected")
+        prompt = _as_turns(self.prompt, "user", "prompt")
         shared = 0
         while (
             shared < min(len(chosen), len(rejected)) - 1
@@ -675,7 +675,7 @@ class PreferenceSample(Sample):
         self.rejected = rejected[shared:]
 
 
-def _as_turns(value: Any, role: str) -> list[Turn]:
+def _as_turns(value: Any, role: str, name: str) -> list[Turn]:
     """Return a text as one turn of a role, and turns of any form as they are."""
     if isinstance(value, str):
         return [Turn(role, value)]
@@ -683,7 +683,8 @@ def _as_turns(value: Any, role: str) -> list[Turn]:
         value = [value]
     if not isinstance(value, Sequence):
         raise DataError(
-            f"a prompt or an answer must be text or a list of turns, got {value!r:.80}"
+            f"{name!r} must be text or a list of turns, got {value!r:.80}. Add it, or "
+            "remove the pair"
         )
     return [turn_of(turn, number) for number, turn in enumerate(value)]
 

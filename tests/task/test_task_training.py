@@ -41,3 +41,14 @@ def test_a_killed_run_continues_on_another_topology(task, tmp_path):
     assert trained(data, broken, task, ranks=2, workers=2, killed=17) is None
     resumed = trained(data, broken, task, ranks=1, workers=3)
     assert resumed == pytest.approx(whole[SAVED:], rel=1e-3, abs=1e-4)
+
+
+@pytest.mark.timeout(300)
+def test_dpo_trainer_of_trl_continues_from_a_checkpoint(tmp_path):
+    pytest.importorskip("trl")
+    data = task_files.preferences(tmp_path / "data").parent
+    launched("tests.support.trl_program", data, tmp_path, ranks=2, timeout=280)
+    whole, resumed = json.loads((tmp_path / "losses.json").read_text())
+    assert whole[0] == pytest.approx(0.6931, abs=1e-3)
+    assert sum(whole[-3:]) < 0.6 * sum(whole[:3])
+    assert resumed == pytest.approx(whole, rel=1e-3)
