@@ -37,6 +37,9 @@ class LoaderTrainer(Trainer):
         **options: As those of `Trainer`. `eval_dataset` is a loader of the role "eval",
             or a dict of them.
 
+    Raises:
+        ConfigError: For `token_mean` beside another loss.
+
     Example:
         >>> from energize import ListSource, get_loader
         >>> train = get_loader(ListSource([1, 2]))
@@ -56,6 +59,11 @@ class LoaderTrainer(Trainer):
         self.token_mean = None if token_mean is None else TokenMean(token_mean)
         if token_mean is not None:
             self.loss_is_scaled_for_ga = True
+            if self.compute_loss_func or self.label_smoother:
+                raise ConfigError(
+                    "LoaderTrainer: token_mean computes the loss, so compute_loss_func "
+                    "and label_smoothing_factor have no effect. Remove them"
+                )
         self._evaluated: Any = None
         self._reads_loader = False
         if train_loader is not None:

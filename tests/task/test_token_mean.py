@@ -171,3 +171,16 @@ def test_a_mean_that_does_not_exist_is_an_error():
         TokenMean("square")
     with pytest.raises(ConfigError, match="accumulation"):
         next(TokenMean().steps([], 0))
+
+
+def test_a_trainer_with_two_losses_is_an_error(tmp_path):
+    from transformers import TrainingArguments
+
+    from energize.integrations.transformers import LoaderTrainer
+    from tests.support.token_mean_program import language_model
+
+    options = TrainingArguments(
+        output_dir=tmp_path, use_cpu=True, report_to=[], label_smoothing_factor=0.1
+    )
+    with pytest.raises(ConfigError, match="label_smoothing_factor"):
+        LoaderTrainer(language_model(), options, token_mean="samples")

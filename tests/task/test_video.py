@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import sys
 from fractions import Fraction
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
-from energize import ConversationSample
+from energize import ConversationSample, get_train_dataset
 from energize.data.av import AVDecoder
 from energize.encoders import ModelPacking, VideoFrames, VideoTaskEncoder
 from energize.errors import ConfigError, DecodeError
@@ -84,6 +87,44 @@ def test_torchcodec_has_the_frames_of_pyav():
     other = VideoFrames(fps=5, backend="pyav").read(decoder())
     assert numbers_of(one.frames) == numbers_of(other.frames)
     assert seconds_of(one) == pytest.approx(seconds_of(other), abs=1e-4)
+
+
+class FakeDecoder:
+    """A `VideoDecoder` of torchcodec, as far as it is called, by PyAV."""
+
+    def __init__(self, source):
+        self.video = AVDecoder(source)
+        *self.starts, end = self.video.get_frame_times()
+        self.metadata = SimpleNamespace(
+            begin_stream_seconds=self.starts[0], end_stream_seconds=end
+        )
+
+    def __len__(self):
+        return len(self.starts)
+
+    def get_frames_played_at(self, seconds):
+        numbers = [sum(start <= at for start in self.starts) - 1 for at in seconds]
+        clips, _ = self.video.get_video_clips([(n, n) for n in numbers], "frames")
+        starts = torch.tensor([self.starts[n] for n in numbers])
+        return SimpleNamespace(data=torch.cat(clips), pts_seconds=starts)
+
+
+def test_torchcodec_is_called_with_times_where_it_is_installed(monkeypatch):
+    module = SimpleNamespace(VideoDecoder=FakeDecoder)
+    monkeypatch.setitem(sys.modules, "torchcodec", SimpleNamespace(decoders=module))
+    monkeypatch.setitem(sys.modules, "torchcodec.decoders", module)
+    for name in ("mp4 h264", "ts h264"):
+        sampled = VideoFrames(fps=5, multiple_of=1).read(AVDecoder(video(name)))
+        assert numbers_of(sampled.frames) == list(range(0, 60, 5))
+        expected = [n / 25 for n in range(0, 60, 5)]
+        assert seconds_of(sampled) == pytest.approx(expected, abs=1e-5)
+    monkeypatch.setattr(module, "VideoDecoder", _fails)
+    with pytest.raises(DecodeError, match="by torchcodec: no stream"):
+        VideoFrames(fps=5).read(decoder())
+
+
+def _fails(source):
+    raise RuntimeError("no stream")
 
 
 @pytest.mark.parametrize(
@@ -213,3 +254,21 @@ def test_a_processor_without_videos_is_an_error():
 
     with pytest.raises(ConfigError, match="no video processor"):
         VideoTaskEncoder(llava(), frames=VideoFrames(fps=1))
+
+
+@pytest.mark.jobs
+def test_a_damaged_video_is_left_out_and_named_by_file_and_line(tmp_path, caplog):
+    turns = [{"from": "human", "value": "<video>?"}, {"from": "gpt", "value": "red"}]
+    files = {"0.mp4": video(), "1.mp4": video()[:900], "2.mp4": video()}
+    for name, data in files.items():
+        (tmp_path / name).write_bytes(data)
+    rows = [{"video": name, "conversations": turns} for name in files]
+    (tmp_path / "chat.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    encoder = VideoTaskEncoder(built("Qwen2VL")[0], frames=VideoFrames(fps=2))
+    dataset = get_train_dataset(
+        tmp_path / "chat.jsonl", batch_size=None, task_encoder=encoder
+    )
+    keys = {sample.__key__ for sample in dataset.at(range(6))}
+    assert keys == {"000000", "000002"}
+    assert "line 2" in caplog.text
+    assert "cannot be decoded" in caplog.text
