@@ -259,9 +259,13 @@ FORMS = {
 REFUSED = {
     "no content": ({"role": "user"}, "a turn must be {from, value}"),
     "null content": ({"role": "user", "content": None}, "a turn must be {from, value}"),
-    "half a weight": (
-        {"role": "assistant", "content": "A", "weight": 0.5},
-        "{'weight': 0.5}",
+    "a negative weight": (
+        {"role": "assistant", "content": "A", "weight": -0.5},
+        "{'weight': -0.5}",
+    ),
+    "two weights": (
+        {"role": "assistant", "content": "A", "weight": 0.5, "loss_weight": 2},
+        "different values",
     ),
     "a mask of tokens": (
         {"role": "assistant", "content": "A", "loss_mask": [0, 1]},
@@ -314,7 +318,6 @@ REFUSED = {
         {"role": "assistant", "content": "A", "weight": "1"},
         "unclear",
     ),
-    "a weight of two": ({"role": "assistant", "content": "A", "weight": 2}, "unclear"),
     "a weight that is no number": (
         {"role": "assistant", "content": "A", "weight": float("nan")},
         "unclear",
