@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
@@ -43,6 +44,26 @@ class Routes(NamedTuple):
     child: Int64Array | None = None
     owner: Int64Array | None = None
     padding: BoolArray | None = None
+
+    @classmethod
+    def of_members(
+        cls, members: Sequence[Int64Array], fillers: Sequence[int] = ()
+    ) -> Routes:
+        """Return the routes of items that are made of several items of the only input.
+
+        Args:
+            members: Positions in the input, for each item.
+            fillers: How many of the last members of each item are padding; empty if
+                none are.
+        """
+        sizes = np.array([len(positions) for positions in members], dtype=np.int64)
+        position = np.concatenate([np.zeros(0, dtype=np.int64), *members])
+        owner = np.repeat(np.arange(len(sizes)), sizes)
+        if not any(fillers):
+            return cls(position, owner=owner)
+        counted = np.cumsum(sizes) - np.array(fillers)
+        is_padding = np.arange(len(owner)) >= counted[owner]
+        return cls(position, owner=owner, padding=is_padding)
 
 
 class Span(NamedTuple):
@@ -174,6 +195,29 @@ class Anchor(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class Substitutes:
+    """What replaces failed items of a node that are made of several members.
+
+    Attributes:
+        items: Yields the positions of other items, in place of the failed one at a
+            position.
+        members: Yields positions of the input, in place of the failed member at a
+            position. None leaves failed members out: `make` gets them as `Failed`.
+    """
+
+    items: Callable[[int], Iterator[int]]
+    members: Callable[[int], Iterator[int]] | None = None
+
+    def at(self, positions: Int64Array, attempt: int) -> Int64Array:
+        """Return the positions of the items that an attempt reads, from 1."""
+        others = [
+            next(islice(self.items(position), attempt - 1, None), position)
+            for position in positions.tolist()
+        ]
+        return np.array(others, dtype=np.int64)
+
+
+@dataclass(frozen=True, slots=True)
 class LoopTraits:
     """The properties of a node that affect loops of a loader and their ends.
 
@@ -186,11 +230,8 @@ class LoopTraits:
         anchor: Locates far items at once, see `Anchor`; None if no fact is needed.
         step_items: The number of consecutive items, from a multiple of it, among which
             each step of all ranks has to stay; None for any number.
-        substitutes: Returns positions of the input with items that replace the failed
-            member at a position; None if substitutes are of the same source.
-        stand_ins: Returns the positions of items that replace failed items, for the
-            number of the attempt. `make` then gets failed members as `Failed`, to make
-            an item of the others. None if items need all members.
+        substitutes: What replaces failed items and members; None if other samples of
+            the same source replace members.
     """
 
     cuts: bool = False
@@ -198,8 +239,7 @@ class LoopTraits:
     pads: bool = False
     anchor: Anchor | None = None
     step_items: int | None = None
-    substitutes: Callable[[int], Iterator[int]] | None = None
-    stand_ins: Callable[[Int64Array, int], Int64Array] | None = None
+    substitutes: Substitutes | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import islice, pairwise
+from itertools import pairwise
 from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
@@ -308,9 +308,9 @@ class Trace:
 
     def refs(self, attempt: int = 0) -> Refs:
         """Return the samples that the items are made of."""
-        others = self.node.traits.loop.stand_ins if attempt else None
+        others = self.node.traits.loop.substitutes if attempt else None
         if others is not None:
-            return Trace(self.node, others(self.positions, attempt)).refs()
+            return Trace(self.node, others.at(self.positions, attempt)).refs()
         routes = self.routes
         positions = self.positions
         if routes is None:
@@ -351,9 +351,9 @@ class Trace:
             stop = len(positions)
         elif stop - start < len(positions):
             positions = positions[start:stop]
-        others = node.traits.loop.stand_ins if reading.attempt else None
+        others = node.traits.loop.substitutes if reading.attempt else None
         if others is not None:
-            trace = Trace(node, others(positions, reading.attempt))
+            trace = Trace(node, others.at(positions, reading.attempt))
             return trace.read(reading.again(0))
         memory = reading.sink.memory
         if memory is not None and id(node) in memory.nodes:
@@ -450,11 +450,8 @@ class Trace:
         outer = call_context.get()
         call_context.set(outer._replace(gathering=self.node))
         try:
-            loop = self.node.traits.loop
-            chosen = loop.substitutes
-            if reading.attempt and chosen is not None:
-                rows = routes.position[start:stop]
-                return self._other_members(rows, reading, chosen)
+            substitutes = self.node.traits.loop.substitutes
+            chosen = None if substitutes is None else substitutes.members
             items = self._gathered(of_members, start, stop)
             for row, item in enumerate(items):
                 if type(item) is Failed:
@@ -463,7 +460,7 @@ class Trace:
                         0 if routes.child is None else routes.child[at]
                     ]
                     position = routes.position[at : at + 1]
-                    if loop.stand_ins is not None:
+                    if substitutes is not None and chosen is None:
                         if not item.remembered:
                             reading.leave_out(item, child, int(position[0]))
                         continue
@@ -471,26 +468,6 @@ class Trace:
                     items[row] = _substituted(child, position, of_members, item, others)
         finally:
             leave_call(outer, reading.config)
-        return items
-
-    def _other_members(
-        self,
-        positions: Int64Array,
-        reading: ReadContext,
-        chosen: Callable[[int], Iterator[int]],
-    ) -> list[Any]:
-        """Return a substitute for every member, at a position that the node chooses."""
-        of_members = reading.again(0)
-        child = self.node.children[0]
-        items = []
-        for position in positions.tolist():
-            others = chosen(position)
-            last = [position, *islice(others, reading.attempt)][-1:]
-            at = np.array(last, dtype=np.int64)
-            [item] = Trace(child, at).read(of_members)
-            if type(item) is Failed:
-                item = _substituted(child, at, of_members, item, others)
-            items.append(item)
         return items
 
     def _sizes(self, routes: Routes, start: int, stop: int) -> Iterator[int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
@@ -14,17 +15,31 @@ import numpy as np
 from energize.core import tree
 from energize.core.arrays import Int64Array, rows_by_value
 from energize.core.checks import check_names, checked_batch_size, checked_whole
-from energize.core.dataset import Dataset
+from energize.core.dataset import Dataset, IndexedDataset
 from energize.core.failures import Failed
 from energize.core.loss_weights import weighed
-from energize.core.node import INFINITE, LoopTraits, NodeTraits, Routes, Span
+from energize.core.node import (
+    INFINITE,
+    NodeTraits,
+    Routes,
+    Span,
+    Substitutes,
+)
 from energize.core.padding import Padded
 from energize.core.rng import derive, hash_positions
-from energize.core.trace import Request
+from energize.core.trace import Request, location_of
 from energize.core.tree import first_stream
 from energize.datasets.batch import BatchDataset, below_maps, same
 from energize.datasets.level import MOST_LEVELLED, LevelDataset
 from energize.datasets.order import cut_epochs
+from energize.datasets.planned import (
+    WINDOW,
+    BudgetBatchDataset,
+    Length,
+    WindowSamples,
+    checked_budget,
+    cost_of,
+)
 from energize.datasets.stages import StagedDataset
 from energize.errors import (
     ColumnError,
@@ -40,6 +55,7 @@ from energize.order.align import (
     micro_batch_sizes,
     modalities_of,
 )
+from energize.packing.plan import Plan, aligned_batches
 
 T_batch_co = TypeVar("T_batch_co", covariant=True)
 
@@ -170,7 +186,156 @@ class _Layout(NamedTuple):
     fillers: list[int]
 
 
-class AlignDataset(BatchDataset[T_batch_co]):
+class AligningDataset(IndexedDataset[T_batch_co]):
+    """Batches with fillers, so that steps of ranks have the same modalities.
+
+    The base of such nodes. Another base makes the batches.
+    """
+
+    order_name = "AligningDataset"
+
+    has_loss_weights = True
+
+    alignment: Alignment
+
+    @cached_property
+    def traits(self) -> NodeTraits:
+        traits = super().traits
+        substitutes = Substitutes(self._other_items, self._other_members)
+        loop = replace(traits.loop, step_items=self.ranks, substitutes=substitutes)
+        return replace(traits, makes=True, loop=loop)
+
+    @abstractmethod
+    def filler_count(self, position: int) -> int:
+        """Return how many of the last members of a batch are fillers."""
+
+    @property
+    def ranks(self) -> int:
+        """Micro batches of a micro step."""
+        return self.alignment.ranks or 1
+
+    def _check_columns(self, owner: str) -> None:
+        for name in self.alignment.columns:
+            is_used = False
+            for source in self.sources:
+                column = source.column(name)
+                if column.is_text:
+                    raise ColumnError(
+                        f"{source.name}: the column {name!r} must have numbers, above "
+                        "0 for samples with the modality, but has words such as "
+                        f"{(column.categories or ('',))[0]!r}. Use a numeric column"
+                    )
+                is_used = is_used or bool((column.values > 0).any())
+            if not is_used:
+                raise ColumnError(
+                    f"{owner}: the column {name!r} is 0 for all samples of all "
+                    f"{len(self.sources)} sources. Measure the column again, or remove "
+                    "it from the aligned columns"
+                )
+
+    def make(self, items: list[Any], request: Request) -> list[T_batch_co | Failed]:
+        counts = [self.filler_count(at) for at in request.positions.tolist()]
+        members = [
+            [
+                weighed(member, float(row < len(item) - fillers))
+                for row, member in enumerate(item)
+            ]
+            for item, fillers in zip(items, counts, strict=True)
+        ]
+        results: list[Any] = list(super().make(members, request))
+        for row, fillers in enumerate(counts):
+            if fillers and type(results[row]) is not Failed:
+                at = request.positions[row : row + 1]
+                refs = self.children[0].refs(self.route(at).position)
+                sizes = np.bincount(refs.item, minlength=len(members[row])).tolist()
+                results[row] = Padded.with_fillers(
+                    members[row], results[row], fillers, sizes
+                )
+        return results
+
+    def _other_items(self, position: int) -> Iterator[int]:
+        """Yield later batches with the modalities of a batch."""
+        modalities = self._modalities_of(position)
+        for other in range(position + 1, position + 1 + _SCANNED_AT_ONCE):
+            if self._modalities_of(other) == modalities:
+                yield other
+
+    def _modalities_of(self, position: int) -> int:
+        members = self.route(np.array([position], dtype=np.int64)).position
+        return int(np.bitwise_or.reduce(self._masks(members)))
+
+    def _other_members(self, position: int) -> Iterator[int]:
+        """Yield positions of the input with the modalities of a failed sample."""
+        masks = self._masks(np.array([position], dtype=np.int64))
+        for positions, _ in self._candidates(position, lambda m: m == masks[0]):
+            yield from positions.tolist()
+
+    def _masks(self, positions: Int64Array) -> Int64Array:
+        """Return the masks of modalities of items of the input."""
+        child = self.children[0]
+        refs = child.refs(positions)
+        masks = np.zeros(len(positions), dtype=np.int64)
+        for number, rows in rows_by_value(refs.source):
+            source = child.sources[number]
+            index = refs.index[rows]
+            for bit, name in enumerate(self.alignment.columns):
+                has = source.column(name).values[index] > 0
+                masks[refs.item[rows[has]]] |= np.int64(1) << bit
+        return masks
+
+    @property
+    def _always(self) -> int:
+        return sum(
+            1 << bit
+            for bit, name in enumerate(self.alignment.columns)
+            if name in self.alignment.always
+        )
+
+    @cached_property
+    def _filler_key(self) -> int:
+        return derive(self.key, "filler")
+
+    def _candidates(
+        self, start: int, fits: Callable[[Int64Array], Any]
+    ) -> Iterator[tuple[Int64Array, Int64Array]]:
+        """Yield positions with fitting masks, and the masks.
+
+        Positions before `start` are drawn by key: later edits of the mix do not change
+        them. The positions after it follow in their order.
+        """
+        drawn = np.zeros(0, dtype=np.int64)
+        if start:
+            words = hash_positions(self._filler_key, np.arange(_DRAWS), salt=start + 1)
+            distinct = dict.fromkeys((words % np.uint64(start)).tolist())
+            drawn = np.array([*distinct], dtype=np.int64)
+        firsts = range(start + 1, start + 1 + self._scanned, _SCANNED_AT_ONCE)
+        for first in (None, *firsts):
+            positions = drawn
+            if first is not None:
+                positions = np.arange(first, first + _SCANNED_AT_ONCE, dtype=np.int64)
+            masks = self._masks(positions)
+            rows = np.flatnonzero(fits(masks))
+            if len(rows):
+                yield positions[rows], masks[rows]
+
+    def _other_samples(self, start: int, bit: int) -> tuple[Int64Array, Int64Array]:
+        """Return other positions of the mix with a modality, and their masks."""
+        for positions, masks in self._candidates(start, lambda m: m >> bit & 1):
+            return positions, masks
+        raise ColumnError(
+            f"{type(self).__name__}: no sample with {self.alignment.columns[bit]!r} > "
+            f"0 within {self._scanned} samples after position {start}, and every batch "
+            "needs one. Set weights > 0 for a source that has such samples, or use "
+            "'together' in place of 'always'"
+        )
+
+    @cached_property
+    def _scanned(self) -> int:
+        """Number of later positions at which a filler is looked for."""
+        return min(tree.pass_length(self.children[0]), _SCANNED)
+
+
+class AlignDataset(AligningDataset[T_batch_co], BatchDataset[T_batch_co]):
     """Batch samples so that all ranks have a modality at a step, or none has.
 
     A model that calls its vision encoder only for batches with images then calls it on
@@ -233,10 +398,6 @@ class AlignDataset(BatchDataset[T_batch_co]):
 
     order_name = "AlignDataset"
 
-    has_loss_weights = True
-
-    alignment: Alignment
-
     def __init__(
         self,
         dataset: Dataset[Any],
@@ -287,25 +448,6 @@ class AlignDataset(BatchDataset[T_batch_co]):
             )
         self._check_columns(owner)
 
-    def _check_columns(self, owner: str) -> None:
-        for name in self.alignment.columns:
-            is_used = False
-            for source in self.sources:
-                column = source.column(name)
-                if column.is_text:
-                    raise ColumnError(
-                        f"{source.name}: the column {name!r} must have numbers, above "
-                        "0 for samples with the modality, but has words such as "
-                        f"{(column.categories or ('',))[0]!r}. Use a numeric column"
-                    )
-                is_used = is_used or bool((column.values > 0).any())
-            if not is_used:
-                raise ColumnError(
-                    f"{owner}: the column {name!r} is 0 for all samples of all "
-                    f"{len(self.sources)} sources. Measure the column again, or remove "
-                    "it from the aligned columns"
-                )
-
     @property
     def global_batch_size(self) -> int:
         """Samples of a global batch."""
@@ -315,25 +457,6 @@ class AlignDataset(BatchDataset[T_batch_co]):
     def micro_batches(self) -> int:
         """Micro batches of a global batch."""
         return self.global_batch_size // self.batch_size
-
-    @property
-    def ranks(self) -> int:
-        """Micro batches of a micro step."""
-        return self.alignment.ranks or self.micro_batches
-
-    @cached_property
-    def traits(self) -> NodeTraits:
-        inner = self.inputs[0].size
-        rest = 0 if inner == INFINITE else inner % self.global_batch_size
-        pads = not self.drop_last and 0 < rest < self.micro_batches
-        return NodeTraits(
-            makes=True,
-            members=self.batch_size,
-            gives_batches=True,
-            loop=LoopTraits(
-                pads=pads, step_items=self.ranks, substitutes=self._substitutes
-            ),
-        )
 
     @cached_property
     def size(self) -> int:
@@ -356,46 +479,17 @@ class AlignDataset(BatchDataset[T_batch_co]):
         return epoch * inner + group * whole, min(whole, inner - group * whole)
 
     def route(self, positions: Int64Array) -> Routes:
-        parts = []
-        padding = []
+        members = []
+        fillers = []
         for position in positions.tolist():
             number, batch = divmod(position, self.micro_batches)
             layout = self._layout(number)
             first, end = layout.bounds[batch : batch + 2]
-            parts.append(layout.positions[first:end])
-            padding.append(
-                np.arange(end - first) >= end - first - layout.fillers[batch]
-            )
-        none = np.zeros(0, dtype=np.int64)
-        owner = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
-        is_padding = np.concatenate([none > 0, *padding])
-        return Routes(
-            np.concatenate([none, *parts]),
-            owner=owner,
-            padding=is_padding if is_padding.any() else None,
-        )
+            members.append(layout.positions[first:end])
+            fillers.append(layout.fillers[batch])
+        return Routes.of_members(members, fillers)
 
-    def make(self, items: list[Any], request: Request) -> list[T_batch_co | Failed]:
-        counts = [self._filler_count(at) for at in request.positions.tolist()]
-        members = [
-            [
-                weighed(member, float(row < len(item) - fillers))
-                for row, member in enumerate(item)
-            ]
-            for item, fillers in zip(items, counts, strict=True)
-        ]
-        results: list[Any] = list(super().make(members, request))
-        for row, fillers in enumerate(counts):
-            if fillers and type(results[row]) is not Failed:
-                at = request.positions[row : row + 1]
-                refs = self.children[0].refs(self.route(at).position)
-                sizes = np.bincount(refs.item, minlength=len(members[row])).tolist()
-                results[row] = Padded.with_fillers(
-                    members[row], results[row], fillers, sizes
-                )
-        return results
-
-    def _filler_count(self, position: int) -> int:
+    def filler_count(self, position: int) -> int:
         number, batch = divmod(position, self.micro_batches)
         return self._layout(number).fillers[batch]
 
@@ -422,12 +516,6 @@ class AlignDataset(BatchDataset[T_batch_co]):
             is_member &= ~routes.padding
         owner = np.asarray(routes.owner)[is_member]
         return first + int(owner[0])
-
-    def _substitutes(self, position: int) -> Iterator[int]:
-        """Yield positions of the input with the modalities of a failed sample."""
-        masks = self._masks(np.array([position], dtype=np.int64))
-        for positions, _ in self._candidates(position, lambda m: m == masks[0]):
-            yield from positions.tolist()
 
     def taken(self, n: int) -> None:
         """Return None: samples of a global batch are reordered."""
@@ -492,31 +580,6 @@ class AlignDataset(BatchDataset[T_batch_co]):
         bounds = np.cumsum([0, *lengths])[::2].tolist()
         return _Layout(np.concatenate(parts), bounds, lengths[1::2])
 
-    def _masks(self, positions: Int64Array) -> Int64Array:
-        """Return the masks of modalities of items of the input."""
-        child = self.children[0]
-        refs = child.refs(positions)
-        masks = np.zeros(len(positions), dtype=np.int64)
-        for number, rows in rows_by_value(refs.source):
-            source = child.sources[number]
-            index = refs.index[rows]
-            for bit, name in enumerate(self.alignment.columns):
-                has = source.column(name).values[index] > 0
-                masks[refs.item[rows[has]]] |= np.int64(1) << bit
-        return masks
-
-    @property
-    def _always(self) -> int:
-        return sum(
-            1 << bit
-            for bit, name in enumerate(self.alignment.columns)
-            if name in self.alignment.always
-        )
-
-    @cached_property
-    def _filler_key(self) -> int:
-        return derive(self.key, "filler")
-
     def _pool(
         self, start: int, masks: Int64Array, batches: AlignedBatches
     ) -> dict[int, Int64Array]:
@@ -535,45 +598,6 @@ class AlignDataset(BatchDataset[T_batch_co]):
                 pool.setdefault(mask, positions[rows])
         return pool
 
-    def _other_samples(self, start: int, bit: int) -> tuple[Int64Array, Int64Array]:
-        """Return other positions of the mix with a modality, and their masks."""
-        for positions, masks in self._candidates(start, lambda m: m >> bit & 1):
-            return positions, masks
-        raise ColumnError(
-            f"AlignDataset: no sample with {self.alignment.columns[bit]!r} > 0 within "
-            f"{self._scanned} samples after position {start}, and every micro batch "
-            "needs one. Set weights > 0 for a source that has such samples, or use "
-            "'together' in place of 'always'"
-        )
-
-    def _candidates(
-        self, start: int, fits: Callable[[Int64Array], Any]
-    ) -> Iterator[tuple[Int64Array, Int64Array]]:
-        """Yield positions with fitting masks, and the masks.
-
-        Positions before `start` are drawn by key: later edits of the mix do not change
-        them. The positions after it follow in their order.
-        """
-        drawn = np.zeros(0, dtype=np.int64)
-        if start:
-            words = hash_positions(self._filler_key, np.arange(_DRAWS), salt=start + 1)
-            distinct = dict.fromkeys((words % np.uint64(start)).tolist())
-            drawn = np.array([*distinct], dtype=np.int64)
-        firsts = range(start + 1, start + 1 + self._scanned, _SCANNED_AT_ONCE)
-        for first in (None, *firsts):
-            positions = drawn
-            if first is not None:
-                positions = np.arange(first, first + _SCANNED_AT_ONCE, dtype=np.int64)
-            masks = self._masks(positions)
-            rows = np.flatnonzero(fits(masks))
-            if len(rows):
-                yield positions[rows], masks[rows]
-
-    @cached_property
-    def _scanned(self) -> int:
-        """Number of later positions at which a filler is looked for."""
-        return min(tree.pass_length(self.children[0]), _SCANNED)
-
     def _drawn(
         self, pool: Mapping[int, Int64Array], masks: Sequence[int], batch: int
     ) -> Int64Array:
@@ -588,6 +612,128 @@ class AlignDataset(BatchDataset[T_batch_co]):
             ],
             dtype=np.int64,
         )
+
+
+class AlignedBudgetDataset(AligningDataset[T_batch_co], BudgetBatchDataset[T_batch_co]):
+    """Batches of a budget, in which all ranks have a modality at a step, or none has.
+
+    Batches as of a `BudgetBatchDataset`, each of one combination of modalities. Step k
+    consists of the batches from k * `ranks` on, which have the same combination.
+    Batches that lack samples for that get fillers, as in an `AlignDataset`, within the
+    budget. A window needs no fillers if each combination has as many samples as
+    batches, except for modalities that each batch has ("always"). A window should have
+    samples for many steps, as each combination fills whole steps.
+
+    If a sample fails, its substitute has the same modalities and is not longer.
+
+    Args:
+        dataset: The dataset of samples to read. Only its index is used to plan.
+        budget: The maximum padded size by the length, see `BudgetBatchDataset`.
+        batcher: Makes a batch of a list of samples.
+        columns: The columns of the modalities, see `AlignDataset`.
+        ranks: Batches of a step: the number of data-parallel ranks, or a multiple.
+        window: Samples that are batched together.
+
+    Raises:
+        ConfigError: For invalid arguments.
+        ColumnError: If a source lacks a column, or no source has a value above 0. While
+            reading, for lengths as of a `BudgetBatchDataset`, or if a sample and its
+            fillers exceed the budget.
+        NotIndexedError: If the dataset is a stream.
+        WeightError: While reading, if samples have no place for a loss weight.
+
+    Example:
+        >>> from energize import ListSource
+        >>> samples = ListSource(
+        ...     [{"__key__": key} for key in "abcdef"],
+        ...     columns={"images": [1, 0, 0, 0, 0, 1], "tokens": [2, 1, 1, 1, 1, 2]},
+        ... )
+        >>> batches = AlignedBudgetDataset(
+        ...     samples, {"tokens": 2}, list, columns="images", ranks=2
+        ... )
+        >>> [[sample["__key__"] for sample in batch] for batch in batches]
+        [['d', 'e'], ['b', 'c'], ['a'], ['f']]
+    """
+
+    order_name = "AlignedBudgetDataset"
+
+    def __init__(
+        self,
+        dataset: Dataset[Any],
+        budget: Mapping[str, int] | tuple[Length, int],
+        batcher: Callable[[list[Any]], Any],
+        *,
+        columns: Columns | Alignment,
+        ranks: int | None = None,
+        window: int = WINDOW,
+    ) -> None:
+        owner = type(self).__name__
+        alignment = columns
+        if not isinstance(columns, Alignment):
+            alignment = Alignment.of(columns, ranks=ranks)
+        length, size = checked_budget(budget)
+        self._set_up(
+            dataset,
+            [cost_of(length)],
+            batcher,
+            window,
+            None,
+            budget=size,
+            keep_order=False,
+            alignment=alignment,
+        )
+        if not self.alignment.ranks or self.alignment.global_batch_size:
+            raise ConfigError(
+                f"{owner}: batches of a budget are aligned in steps of ranks. Set "
+                "align: ranks, the number of data-parallel ranks, and remove "
+                "global_batch_size"
+            )
+        self._check_columns(owner)
+
+    def filler_count(self, position: int) -> int:
+        _, plan, group, _ = self.group_at(position)
+        return plan.filler_count(group)
+
+    def _other_members(self, position: int) -> Iterator[int]:
+        limit = self._length_at(position)
+        for other in super()._other_members(position):
+            if self._length_at(other) <= limit:
+                yield other
+
+    def _length_at(self, position: int) -> int:
+        at = np.array([position], dtype=np.int64)
+        return int(self.samples_at(at).lengths[0, 0])
+
+    def plan(self, samples: WindowSamples) -> Plan:
+        self.check_longest(samples)
+        positions = samples.positions
+        start = int(positions[0])
+        masks = self._masks(positions)
+        lacking = self._always & ~int(np.bitwise_or.reduce(masks))
+        for bit in modalities_of(lacking):
+            more, masks_of_more = self._other_samples(start, bit)
+            positions = np.append(positions, more)
+            masks = np.append(masks, masks_of_more)
+        lengths = self.samples_at(positions).lengths[:, 0]
+        draws = self.draws(samples.positions, "member")
+        plan = aligned_batches(
+            lengths, masks, self.budget, self.ranks, self._always, draws
+        )
+        sizes = np.diff(plan.bounds)
+        longest = np.maximum.reduceat(lengths[plan.order], plan.bounds[:-1])
+        for group in np.flatnonzero(sizes * longest > self.budget)[:1].tolist():
+            first = int(plan.members(group)[0])
+            raise ColumnError(
+                f"{location_of(self.inputs[0], int(positions[first]))}: its length is "
+                f"{lengths[first]}, and a batch of {self.budget} has no room for a "
+                "filler with the aligned columns. Raise the budget, or use 'together' "
+                "in place of 'always'"
+            )
+        turns = self.draws(samples.positions[: plan.count // self.ranks], "turn")
+        steps = np.argsort(turns, kind="stable") * self.ranks
+        groups = (steps[:, None] + np.arange(self.ranks)).ravel()
+        of_window = replace(plan, order=positions[plan.order] - start)
+        return of_window.rearranged(groups)
 
 
 def _check_sizes(owner: str, micro: int, whole: int) -> None:

@@ -45,6 +45,7 @@ from energize.core.node import (
     Routes,
     SourceNode,
     Span,
+    Substitutes,
 )
 from energize.core.rng import derive, hash_positions
 from energize.core.trace import Request, location_of
@@ -112,7 +113,8 @@ class WindowSamples:
     index: Int64Array
 
 
-def _cost_of(length: Length) -> ColumnCost:
+def cost_of(length: Length) -> ColumnCost:
+    """Return the cost of a length."""
     return length if isinstance(length, ColumnCost) else ColumnCost(length)
 
 
@@ -403,7 +405,7 @@ class PlannedDataset(IndexedDataset[T_co]):
             gives_batches=False,
             loop=LoopTraits(
                 anchor=WindowAnchor(self) if self._is_endless else None,
-                stand_ins=self._stand_ins,
+                substitutes=Substitutes(self._window_items),
             ),
         )
 
@@ -424,26 +426,22 @@ class PlannedDataset(IndexedDataset[T_co]):
         return window, self._plan_of(window), at - before, epoch
 
     def route(self, positions: Int64Array) -> Routes:
-        none = np.zeros(0, dtype=np.int64)
-        members = [none]
-        owners = [none]
-        for row, position in enumerate(positions.tolist()):
-            window, plan, group, epoch = self.group_at(position)
-            numbers = plan.members(group) + window * self.window
-            members.append(numbers + self.shift_of(epoch))
-            owners.append(np.full(len(numbers), row, dtype=np.int64))
-        return Routes(np.concatenate(members), owner=np.concatenate(owners))
-
-    def _stand_ins(self, positions: Int64Array, attempt: int) -> Int64Array:
-        """Return other items of the windows of failed ones, then later items."""
-        others = []
+        members = []
+        fillers = []
         for position in positions.tolist():
-            _, plan, group, _ = self.group_at(position)
-            other = position + attempt
-            if attempt < plan.count:
-                other = position - group + (group + attempt) % plan.count
-            others.append(other)
-        return np.array(others, dtype=np.int64)
+            window, plan, group, epoch = self.group_at(position)
+            start = window * self.window + self.shift_of(epoch)
+            members.append(plan.members(group) + start)
+            fillers.append(plan.filler_count(group))
+        return Routes.of_members(members, fillers)
+
+    def _window_items(self, position: int) -> Iterator[int]:
+        """Yield the other items of the window of an item, then later items."""
+        _, plan, group, _ = self.group_at(position)
+        first = position - group
+        yield from range(position + 1, first + plan.count)
+        yield from range(first, position)
+        yield from range(position + plan.count, LAST_START)
 
     def shift_of(self, epoch: int) -> int:
         """Return how far an epoch begins after the first one in the input."""
@@ -624,7 +622,7 @@ class PackDataset(PlannedDataset[T_co]):
         checked_choice(too_long, "too_long", TOO_LONG, "PackDataset")
         self._set_up(
             dataset,
-            [_cost_of(value) for value in lengths],
+            [cost_of(value) for value in lengths],
             packer,
             window,
             None,
@@ -859,7 +857,7 @@ class BudgetBatchDataset(PlannedDataset[T_co]):
         length, size = checked_budget(budget)
         self._set_up(
             dataset,
-            [_cost_of(length)],
+            [cost_of(length)],
             batcher,
             window,
             worker_config,
@@ -871,7 +869,8 @@ class BudgetBatchDataset(PlannedDataset[T_co]):
     def traits(self) -> NodeTraits:
         return replace(super().traits, gives_batches=True)
 
-    def plan(self, samples: WindowSamples) -> Plan:
+    def check_longest(self, samples: WindowSamples) -> None:
+        """Raise `ColumnError` if a sample is longer than the budget."""
         lengths = samples.lengths[:, 0]
         longest = int(lengths.argmax())
         if lengths[longest] > self.budget:
@@ -881,6 +880,10 @@ class BudgetBatchDataset(PlannedDataset[T_co]):
                 f"{lengths[longest]}, but a batch holds {self.budget}. Raise the "
                 "budget, or leave long samples out by a column"
             )
+
+    def plan(self, samples: WindowSamples) -> Plan:
+        self.check_longest(samples)
+        lengths = samples.lengths[:, 0]
         if self.keep_order:
             return consecutive_batches(lengths, self.budget)
         draws = self.draws(samples.positions, "member")

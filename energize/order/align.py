@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from energize.core.arrays import BoolArray, Int64Array
+from energize.core.arrays import Int64Array
 
 MOST_MODALITIES = 16
 """The maximum number of modalities."""
@@ -34,20 +34,6 @@ class AlignedBatches:
     bounds: Int64Array
     present: Int64Array
     missing: Int64Array
-
-
-def masks_of(has: BoolArray) -> Int64Array:
-    """Return the masks of samples.
-
-    Args:
-        has: Whether each sample has each modality, shape (samples, modalities).
-
-    Example:
-        >>> masks_of(np.array([[True, False], [True, True]])).tolist()
-        [1, 3]
-    """
-    weights = np.int64(1) << np.arange(has.shape[1], dtype=np.int64)
-    return np.asarray(has @ weights, dtype=np.int64)
 
 
 def modalities_of(mask: int) -> Iterator[int]:

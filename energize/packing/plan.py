@@ -7,12 +7,17 @@ and of a random number for each sample, so all processes compute the same plan.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from operator import le, sub, truediv
+from functools import reduce
+from itertools import chain
+from operator import le, or_, sub, truediv
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
 from energize.core.arrays import Int64Array, UInt64Array
+from energize.order.align import MOST_MODALITIES, modalities_of
 
 _STEPS = 2
 """Levels of lengths for each doubling, by which samples have a shape."""
@@ -42,11 +47,14 @@ class Plan:
         bounds: Starts of the groups in `order`, and its length, int64, shape
             (num_groups + 1,).
         dropped: Numbers of the samples in no group, int64.
+        fillers: How many of the last samples of each group only fill it, int64, shape
+            (num_groups,); None if none do.
     """
 
     order: Int64Array
     bounds: Int64Array
     dropped: Int64Array
+    fillers: Int64Array | None = None
 
     @property
     def count(self) -> int:
@@ -56,6 +64,10 @@ class Plan:
     def members(self, group: int) -> Int64Array:
         """Return the numbers of the samples of a group."""
         return self.order[self.bounds[group] : self.bounds[group + 1]]
+
+    def filler_count(self, group: int) -> int:
+        """Return how many of the last samples of a group only fill it."""
+        return 0 if self.fillers is None else int(self.fillers[group])
 
     def sums(self, values: Int64Array) -> Int64Array:
         """Return the sum of the values of the samples of each group.
@@ -79,7 +91,8 @@ class Plan:
         bounds = np.concatenate([[0], np.cumsum(sizes)])
         shift = np.repeat(self.bounds[:-1][groups] - bounds[:-1], sizes)
         order = self.order[shift + np.arange(len(shift))]
-        return Plan(order, bounds, self.dropped)
+        fillers = None if self.fillers is None else self.fillers[groups]
+        return Plan(order, bounds, self.dropped, fillers)
 
 
 def merged(plans: list[tuple[Int64Array, Plan]]) -> Plan:
@@ -261,6 +274,161 @@ def planned_batches(lengths: Int64Array, budget: int, draws: UInt64Array) -> Pla
         bounds.append(min(start + budget // ordered[start], len(ordered)))
     none = np.zeros(0, dtype=np.int64)
     return Plan(order, np.array(bounds, dtype=np.int64), none)
+
+
+def aligned_batches(
+    lengths: Int64Array,
+    masks: Int64Array,
+    budget: int,
+    ranks: int,
+    always: int,
+    draws: UInt64Array,
+) -> Plan:
+    """Plan batches so that all `ranks` batches of a step have the same modalities.
+
+    A batch has samples of one combination of modalities and of similar length, so most
+    batches need no fillers. Each combination has a multiple of `ranks` batches, with a
+    smaller padded size if need be. A batch that lacks a modality of `always` gets a
+    filler, which is not longer than its longest sample if there is such a filler. A
+    combination with fewer samples than batches has batches of fillers alone.
+
+    Args:
+        lengths: Lengths of at most the budget, int64, shape (num_samples,). Samples
+            without a draw are fillers only.
+        masks: The masks of modalities, see `energize.order.align`, int64. A sample has
+            each modality of `always`.
+        budget: The maximum padded size.
+        ranks: Batches of a step.
+        always: The mask of the modalities that every batch has.
+        draws: A random number for each sample of the window, shape (num_planned,).
+
+    Returns:
+        The plan, steps by combination and descending length.
+
+    Example:
+        >>> lengths = np.array([7, 2, 3, 6, 1, 2])
+        >>> masks = np.array([1, 0, 0, 1, 0, 1])
+        >>> plan = aligned_batches(lengths, masks, 14, 2, 0, np.arange(6))
+        >>> [plan.members(batch).tolist() for batch in range(plan.count)]
+        [[2], [1, 4], [0], [3, 5]]
+    """
+    every = 1 << MOST_MODALITIES  # which only a batch without samples lacks
+    samples = _Samples(lengths.tolist(), (masks | every).tolist(), budget)
+    needed = samples.needed(always | every)
+    by_needed: dict[int, list[int]] = {}
+    for number in np.lexsort((draws, -lengths[: len(draws)])).tolist():
+        by_needed.setdefault(needed[samples.masks[number]], []).append(number)
+    groups: list[list[int]] = []
+    counts: list[int] = []
+    for mask, rows in sorted(by_needed.items()):
+        pools = samples.pools(mask)
+        for members in samples.batches(rows, pools, ranks):
+            draw = int(draws[(members or rows)[0]])
+            fillers = samples.fillers(members, pools, draw)
+            groups.append(members + fillers)
+            counts.append(len(fillers))
+    none = np.zeros(0, dtype=np.int64)
+    order = np.array([*chain.from_iterable(groups)], dtype=np.int64)
+    bounds = np.cumsum([0, *map(len, groups)])
+    return Plan(order, bounds, none, np.array(counts))
+
+
+_Pools: TypeAlias = Mapping[int, list[int]]
+"""Possible fillers by modality, by ascending length."""
+
+
+class _Samples(NamedTuple):
+    """The samples of a window.
+
+    Attributes:
+        lengths: Their lengths.
+        masks: The masks of their modalities.
+        budget: The maximum padded size of a batch.
+    """
+
+    lengths: list[int]
+    masks: list[int]
+    budget: int
+
+    def needed(self, always: int) -> dict[int, int]:
+        """Return the modalities of the batches that the samples of each mask are in.
+
+        All of the window, if a modality of `always` has no fillers otherwise.
+        """
+        masks = {*self.masks}
+        needed = {mask: mask | always for mask in masks}
+        for whole in needed.values():
+            if reduce(or_, [mask for mask in masks if not mask & ~whole]) != whole:
+                return dict.fromkeys(masks, reduce(or_, masks))
+        return needed
+
+    def pools(self, needed: int) -> _Pools:
+        """Return the fillers of batches that need modalities, and may have no other."""
+        fitting = [n for n, mask in enumerate(self.masks) if not mask & ~needed]
+        fitting.sort(key=self.lengths.__getitem__)
+        return {
+            modality: [n for n in fitting if self.masks[n] >> modality & 1]
+            for modality in modalities_of(needed)
+        }
+
+    def batches(
+        self, rows: list[int], pools: _Pools, ranks: int
+    ) -> Iterator[list[int]]:
+        """Yield the batches of whole steps; the last step is divided evenly.
+
+        Args:
+            rows: Numbers of the samples, by descending length.
+            pools: Their fillers.
+            ranks: Batches of a step.
+        """
+        start = 0
+        while start < len(rows):
+            step = self._step(rows[start:], pools, [1] * ranks)
+            if start + sum(map(len, step)) == len(rows):
+                step = self._step(rows[start:], pools, range(ranks, 0, -1))
+            start += sum(map(len, step))
+            yield from step
+
+    def _step(
+        self, rows: list[int], pools: _Pools, parts: Iterable[int]
+    ) -> list[list[int]]:
+        """Return a batch for each part: at most this part of the samples left."""
+        step: list[list[int]] = []
+        start = 0
+        for part in parts:
+            members = rows[start : start - (start - len(rows)) // part]
+            members = members[: self.budget // self._longest(members, [])]
+            while lacking := self._lacking(members, pools) if members else []:
+                room = self.budget // self._longest(members, lacking) - len(lacking)
+                if max(room, 1) >= len(members):
+                    break
+                members = members[: max(room, 1)]
+            step.append(members)
+            start += len(members)
+        return step
+
+    def _lacking(self, members: list[int], pools: _Pools) -> list[list[int]]:
+        """Return the fillers with the modalities that a batch lacks."""
+        return [
+            pool
+            for modality, pool in pools.items()
+            if not any(self.masks[number] >> modality & 1 for number in members)
+        ]
+
+    def _longest(self, members: list[int], lacking: list[list[int]]) -> int:
+        """Return the longest sample of a batch with the shortest fillers."""
+        numbers = [*members[:1], *(pool[0] for pool in lacking)]
+        return max([self.lengths[number] for number in numbers], default=1)
+
+    def fillers(self, members: list[int], pools: _Pools, draw: int) -> list[int]:
+        """Return the fillers of a batch, chosen by a random number."""
+        longest = self._longest(members, self._lacking(members, pools))
+        numbers: list[int] = []
+        while lacking := self._lacking(members + numbers, pools):
+            pool = lacking[0]
+            fitting = bisect_right(pool, longest, key=self.lengths.__getitem__)
+            numbers.append(pool[draw % fitting])
+        return numbers
 
 
 def consecutive_batches(lengths: Int64Array, budget: int) -> Plan:

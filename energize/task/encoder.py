@@ -16,7 +16,7 @@ from energize.core.loss_weights import WEIGHT, WEIGHTS
 from energize.core.records import build, fields_of, is_record, is_record_type
 from energize.core.samples import CrudeSample
 from energize.core.stores import CachePool, DecodeFileStore, FileStore, active_pool
-from energize.datasets.align import AlignDataset, Alignment
+from energize.datasets.align import AlignDataset, AlignedBudgetDataset, Alignment
 from energize.datasets.batch import BatchDataset
 from energize.datasets.blend import BlendDataset
 from energize.datasets.group import GroupBatchDataset
@@ -821,7 +821,7 @@ class Level:
                 "cost of encoded items, levels a buffer of them. A column levels whole "
                 "global batches"
             )
-        if not read and self.global_batch_size is None:
+        if not read and self.cost is not None and self.global_batch_size is None:
             raise ConfigError(
                 "level sets the cost of samples, but global_batch_size is missing. "
                 "Pass the size of the global batch whose samples are distributed over "
@@ -834,13 +834,9 @@ class Level:
                 "align needs random access, and an ItemCost levels a stream. Level by "
                 "columns, or remove align"
             )
-        if self.global_batch_size is None:
-            raise ConfigError(
-                f"align sets the columns {list(align.columns)}, but global_batch_size "
-                "is missing. Set the size of the global batch whose samples are "
-                "distributed over its micro batches"
-            )
         whole = align.global_batch_size
+        if align.ranks is None and self.global_batch_size is None:
+            raise _size_missing(align)
         if whole not in (None, self.global_batch_size):
             raise ConfigError(
                 f"align has global batches of {whole} samples, but global_batch_size "
@@ -900,10 +896,10 @@ class Level:
         """Return encoded samples after the other hooks, as batches."""
         if batch_size is None:
             raise ConfigError(f"{self.keys} needs batches, but batch_size is None")
-        if isinstance(batch_size, BatchBudget):
+        if isinstance(batch_size, BatchBudget) and self.cost is not None:
             raise ConfigError(
-                f"{self.keys} needs batches of equal size, and batch_budget makes "
-                "batches of equal cost. Remove one of the two"
+                "level needs batches of equal size, and batch_budget makes batches of "
+                "equal cost. Remove one of the two"
             )
         is_overridden = type(encoder).build_batch is not TaskEncoder.build_batch
         if is_overridden or "batch_group_criterion" in active_hooks(encoder):
@@ -916,6 +912,9 @@ class Level:
             samples, batch_size=None, packing_buffer_size=packing_buffer_size
         )
         options: dict[str, Any] = {"drop_last": batch_drop_last}
+        if isinstance(batch_size, BatchBudget):
+            batches = self._budget_batches(items, batch_size, Hook(encoder, "batch"))
+            return apply_encode_batch(encoder, batches)
         if isinstance(self.cost, ItemCost):
             size = (
                 BATCHES * batch_size if self.buffer_size is None else self.buffer_size
@@ -934,7 +933,10 @@ class Level:
     def _aligned_batches(
         self, items: Dataset[Any], batch_size: int, batcher: Hook, drop_last: bool
     ) -> Dataset[Any]:
-        whole = cast("int", self.global_batch_size)
+        align = cast("Alignment", self.align)
+        whole = self.global_batch_size
+        if whole is None:
+            raise _size_missing(align)
         if self.cost is not None:
             cost = cast("LevelCost", self.cost)
             items = LevelDataset(items, batch_size, global_batch_size=whole, cost=cost)
@@ -943,6 +945,31 @@ class Level:
             batch_size,
             batcher,
             global_batch_size=whole,
-            columns=cast("Alignment", self.align),
+            columns=align,
             drop_last=drop_last,
         )
+
+    def _budget_batches(
+        self, items: Dataset[Any], budget: BatchBudget, batcher: Hook
+    ) -> Dataset[Any]:
+        align = cast("Alignment", self.align)
+        if budget.keep_order:
+            raise ConfigError(
+                "batches are consecutive samples with keep_order, and align chooses "
+                "them by modality. Remove one of the two"
+            )
+        return AlignedBudgetDataset(
+            items,
+            (budget.length, budget.size),
+            batcher,
+            columns=replace(align, global_batch_size=self.global_batch_size),
+            window=budget.window,
+        )
+
+
+def _size_missing(align: Alignment) -> ConfigError:
+    return ConfigError(
+        f"align sets the columns {list(align.columns)}, but global_batch_size is "
+        "missing. Set the size of the global batch whose samples are distributed over "
+        "its micro batches; with batch_budget, set only align: ranks"
+    )

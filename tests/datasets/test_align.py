@@ -33,6 +33,7 @@ from energize import (
     get_loader,
 )
 from energize.core.padding import padding_rows
+from energize.datasets.align import AlignedBudgetDataset
 from energize.datasets.planned import PackDataset
 from energize.errors import ColumnError, NotIndexedError, WeightError
 from energize.experimental import (
@@ -418,6 +419,224 @@ def stages(first_steps):
 
 def test_stages_are_aligned():
     check_aligned(run(ranks_of(stages(5), 4), 12), 4, ["images"])
+
+
+# Batches of a budget
+
+
+def budgets(inner=None, budget=120, columns="images", ranks=4, window=64, **more):
+    return AlignedBudgetDataset(
+        mix() if inner is None else inner,
+        {"tokens": budget},
+        more.pop("batcher", collated),
+        columns=columns,
+        ranks=ranks,
+        window=window,
+        **more,
+    )
+
+
+def tokens_of(dataset):
+    return {
+        source[n]["__key__"]: source.column("tokens").values[n]
+        for source in dataset.sources
+        for n in range(source.count)
+    }
+
+
+@st.composite
+def budget_cases(draw):
+    inner = mix(draw(st.sampled_from(["block", "exact", "random"])))
+    if draw(st.booleans()):
+        inner = RepeatDataset(ShuffleDataset(finite(draw(st.integers(30, 80)))))
+    rules = {"images": draw(st.sampled_from(["together", "always"]))}
+    if draw(st.booleans()):
+        rules["audio"] = "together"
+    return budgets(
+        inner,
+        draw(st.sampled_from([100, 150, 400])),
+        rules,
+        draw(st.sampled_from([1, 2, 3, 6])),
+        draw(st.sampled_from([40, 64, 101])),
+    )
+
+
+def window_end(dataset, windows):
+    items = 0
+    for window in range(windows):
+        items = dataset.window_end(window, items)
+    return items
+
+
+@LIMIT
+@given(budget_cases())
+def test_steps_of_budgets_are_aligned_and_windows_keep_their_samples(dataset):
+    lengths = tokens_of(dataset)
+    columns = dataset.alignment.columns
+    end = window_end(dataset, 3)
+    batches = dataset.at(range(end))
+    assert not end % dataset.ranks
+    for ranks in (size for size in range(1, 7) if not dataset.ranks % size):
+        check_aligned(batches, ranks, columns)
+    expected = dataset.inputs[0].at(range(3 * dataset.window))
+    assert weighted(batches) == Counter(sample["__key__"] for sample in expected)
+    for batch in batches:
+        rows = padding_rows(batch)
+        assert rows == np.flatnonzero(batch["sample_weights"].numpy() == 0).tolist()
+        size = len(batch["__key__"])
+        assert size * max(lengths[key] for key in batch["__key__"]) <= dataset.budget
+        assert set(dataset.alignment.always) <= set(modalities(batch))
+        if not dataset.alignment.always:
+            assert not rows or len(rows) == size
+    for n in (1, end // 2, end - 1, end):
+        counts = dict.fromkeys([source.name for source in dataset.sources], 0)
+        for key, number in weighted(batches[:n]).items():
+            counts[key.rstrip("0123456789")] += number
+        assert dataset.consumed(n).tolist() == list(counts.values())
+
+
+def test_fillers_of_budgets_are_few():
+    """Without "always", only a combination with fewer samples than ranks has some."""
+    dataset = budgets(mix(weights=(6, 2, 0)))
+    loader = get_loader(dataset)
+    batches = list(islice(loader, window_end(dataset, 4)))
+    assert {modalities(batch) for batch in batches} == {(), ("images",)}
+    assert loader.report().ranks[0].fillers == 0
+    loader = get_loader(budgets(mix(weights=(6, 2, 0)), columns={"images": "always"}))
+    batches = list(islice(loader, 40))
+    fillers = sum(len(padding_rows(batch)) for batch in batches)
+    assert loader.report().ranks[0].fillers == fillers > 0
+    assert loader.report().total.counts.samples == weighted(batches).total()
+
+
+@pytest.mark.parametrize("columns", ["images", {"images": "always"}])
+@pytest.mark.parametrize(
+    "inner", [mix("random"), finite(57), RepeatDataset(finite(31))]
+)
+def test_the_laws_of_all_nodes_hold_for_budgets(inner, columns):
+    check_laws(budgets(inner, columns=columns), items=24)
+
+
+def test_packs_in_batches_of_a_budget_are_aligned():
+    packs = PackDataset(mix(weights=(40, 1, 0)), "tokens", 90, packed, window=64)
+    dataset = budgets(packs, 300, batcher=joined, window=30)
+    check_laws(dataset, items=12, epochs=1)
+    end = window_end(dataset, 2)
+    batches = list(islice(get_loader(dataset), end))
+    check_aligned(batches, 4, ["images"])
+    expected = Counter(key for pack in packs.at(range(60)) for key in pack["__key__"])
+    assert weighted(batches) == expected
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.integers(0, 20),
+    st.sampled_from([0, 2]),
+    st.sampled_from([1, 2, 3]),
+    st.sampled_from([1, 2, 3, 6]),
+)
+def test_a_live_change_and_a_resume_keep_budgets_aligned(steps, far, first, second):
+    columns = {"images": "always", "audio": "together"}
+    steps = 6 * (steps // 2) + far * 6
+    weights = dict(zip(["text", "pictures", "films"], (1, 1, 3), strict=True))
+
+    def dataset():
+        return budgets(mix(), 150, columns, ranks=6)
+
+    loaders = ranks_of(dataset(), first)
+    batches = run(loaders, steps)
+    for loader in loaders:
+        loader.set_weights(weights)
+    state = json.loads(json.dumps(loaders[0].state_dict()))
+    expected = run(loaders, 6 * 12 // first)
+    resumed = run(ranks_of(dataset(), second, state), 6 * 12 // second)
+    assert repr(resumed) == repr(expected)
+    check_aligned(batches + resumed, 6)
+
+
+@pytest.mark.parametrize("role", ["train", "eval"])
+@pytest.mark.parametrize("columns", [MODALITIES, {"images": "always"}])
+def test_substitutes_in_budgets_have_the_modalities_and_fit(role, columns):
+    dataset = budgets(MapDataset(mix(), damaged), 150, columns, batcher=picky)
+    lengths = tokens_of(dataset)
+    policy = FailurePolicy(on_error="skip", budget=None)
+    loader = get_loader(dataset, failures=policy, role=role)
+    batches = list(islice(loader, 80))
+    check_aligned(batches, 4, dataset.alignment.columns)
+    assert loader.failures.count > 0
+    for batch in batches:
+        longest = max(lengths[key] for key in batch["__key__"])
+        assert len(batch["__key__"]) * longest <= 150
+
+
+def test_windows_without_images_have_fillers_of_earlier_windows():
+    images = [1, *[0] * 99]
+    samples = ListSource(
+        [{"__key__": f"{n}", "images": images[n], "audio": 0} for n in range(100)],
+        columns={"images": images, "tokens": [3] * 100},
+    )
+    dataset = budgets(samples, 30, {"images": "always"}, ranks=2, window=20)
+    batches = list(dataset)
+    assert all(any(batch["images"]) for batch in batches)
+    assert weighted(batches) == Counter(f"{n}" for n in range(100))
+    check_laws(dataset, items=10)
+
+
+def test_an_example_of_budgets():
+    """Two steps of two ranks. The only image is on one rank of the second step; the
+    other rank gets it as a filler, which has the loss weight 0.
+    """
+    images = [0, 0, 1, 0, 0]
+    samples = ListSource(
+        [
+            {"__key__": key, "images": has, "audio": 0}
+            for key, has in zip("abcde", images, strict=True)
+        ],
+        columns={"images": images, "tokens": [2, 1, 4, 2, 1]},
+    )
+    dataset = budgets(samples, 4, ranks=2)
+    batches = list(dataset)
+    assert [batch["__key__"] for batch in batches] == [
+        ["d", "a"],
+        ["e", "b"],
+        ["c"],
+        ["c"],
+    ]
+    assert [padding_rows(batch) for batch in batches] == [[], [], [], [0]]
+    assert batches[3]["sample_weights"].tolist() == [0]
+    assert dataset.consumed(4).tolist() == [5]
+
+
+class TestMistakesOfBudgets:
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            ({"ranks": None}, "Set align: ranks"),
+        ],
+    )
+    def test_arguments(self, options, message):
+        with pytest.raises(ConfigError, match=message):
+            budgets(**options)
+
+    def test_no_room_for_a_filler(self):
+        samples = ListSource(
+            "abc", columns={"images": [0, 1, 1], "tokens": [30, 20, 20]}
+        )
+        dataset = budgets(samples, 40, {"images": "always"}, ranks=1)
+        with pytest.raises(
+            ColumnError, match=r"length is 30, and a batch of 40 has no"
+        ):
+            dataset.at([0])
+
+    def test_no_sample_for_fillers(self):
+        dataset = budgets(mix(weights=(1, 0, 0)), columns={"images": "always"})
+        with pytest.raises(ColumnError, match="no sample with 'images' > 0 within"):
+            dataset.at([0])
+
+    def test_ranks_that_do_not_divide(self):
+        config = WorkerConfig(rank=0, world_size=3, num_workers=0)
+        with pytest.raises(ConfigError, match="Set ranks=3"):
+            next(iter(get_loader(budgets(), worker_config=config)))
 
 
 class TestMistakes:

@@ -16,6 +16,7 @@ from energize import (
 from energize.core.padding import padding_rows
 from energize.errors import ColumnError, ConfigError
 from energize.preparation import prepare_columns
+from energize.task.planning import BatchBudget
 
 IMAGES = {"text": lambda number: 0, "pictures": lambda number: number % 2}
 
@@ -128,9 +129,56 @@ def test_always(folder):
     assert all(map(has_images, batches(dataset)))
 
 
+def test_batches_of_a_budget(folder):
+    budget = {"tokens": 100}
+    keys = "batch_budget: {tokens: 100}\n    align: {columns: images, ranks: 4}"
+    expected = get_train_dataset(
+        written(folder, keys), batch_size=None, task_encoder=Keys()
+    )
+    dataset = get_train_dataset(
+        written(folder, ""),
+        batch_budget=budget,
+        task_encoder=Keys(),
+        align={"columns": "images", "ranks": 4},
+    )
+    assert dataset.fingerprint == expected.fingerprint
+    read = batches(dataset)
+    steps = [read[first : first + 4] for first in range(0, 48, 4)]
+    assert all(len({has_images(batch) for batch in step}) == 1 for step in steps)
+    assert {has_images(batch) for batch in read} == {True, False}
+
+
 @pytest.mark.parametrize(
     ("keys", "options", "error", "message"),
     [
+        (
+            "",
+            {"align": "images", "batch_budget": {"tokens": 100}, "batch_size": None},
+            ConfigError,
+            "with batch_budget, set only align: ranks",
+        ),
+        (
+            "",
+            {
+                "align": {"columns": "images", "ranks": 2},
+                "global_batch_size": 8,
+                "level": "tokens",
+                "batch_budget": {"tokens": 100},
+                "batch_size": None,
+            },
+            ConfigError,
+            "level needs batches of equal size",
+        ),
+        (
+            "",
+            {
+                "align": {"columns": "images", "ranks": 2},
+                "batch_budget": BatchBudget("tokens", 100, keep_order=True),
+                "batch_size": None,
+            },
+            ConfigError,
+            "keep_order",
+        ),
         ("", {"align": "images"}, ConfigError, "global_batch_size is missing"),
         (
             "",
