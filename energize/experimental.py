@@ -10,7 +10,7 @@ from energize.compat.stage_files import (
     get_staged_train_dataset,
     read_stages,
 )
-from energize.datasets.align import AlignDataset
+from energize.datasets.align import AlignDataset, AlignedBudgetDataset
 from energize.datasets.level import LevelBufferDataset, LevelDataset
 from energize.datasets.stage_plan import Stage, StagePlan
 from energize.datasets.stages import StagedDataset
@@ -20,6 +20,7 @@ from energize.loader.remap import RemapReport
 
 __all__ = [
     "AlignDataset",
+    "AlignedBudgetDataset",
     "Follower",
     "LevelBufferDataset",
     "LevelDataset",

@@ -196,7 +196,7 @@ class Anchor(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Substitutes:
-    """What replaces failed items of a node that are made of several members.
+    """The replacements of failed items of a node that are made of several members.
 
     Attributes:
         items: Yields the positions of other items, in place of the failed one at a
@@ -230,7 +230,7 @@ class LoopTraits:
         anchor: Locates far items at once, see `Anchor`; None if no fact is needed.
         step_items: The number of consecutive items, from a multiple of it, among which
             each step of all ranks has to stay; None for any number.
-        substitutes: What replaces failed items and members; None if other samples of
+        substitutes: Replaces failed items and members; None if other samples of
             the same source replace members.
     """
 

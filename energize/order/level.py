@@ -5,6 +5,8 @@ from __future__ import annotations
 from heapq import heappop, heapreplace
 from itertools import combinations
 from math import comb
+from operator import itemgetter
+from typing import Any
 
 import numpy as np
 
@@ -113,11 +115,17 @@ _TOLERANCE = _MEAN // 200
 _EXCHANGES = ((1, 32), (2, 64), (3, 32))
 """Items that two groups exchange at a time, and the maximum number of rounds."""
 
-_SETS = 64
+_SETS = 70
 """Maximum number of sets of items of a group that are candidates for an exchange."""
 
 _AT_ONCE = 2**15
 """Exchanges that are compared in one operation; they fit the CPU cache."""
+
+_REFINED = 64
+"""Maximum number of exchanges of the worst group."""
+
+_PARTNERS = 8
+"""Groups with which the worst group exchanges items at least."""
 
 _IDLE = 8
 """Consecutive rounds without an exchange, after which no better order is expected."""
@@ -130,8 +138,9 @@ def levelled_by_several(
 
     Costs are compared as parts of their mean over the groups. Items are dealt in
     descending order of their largest part. Then pairs of groups exchange items while
-    that decreases the sum of squared deviations from the means. A cost of half the
-    importance may deviate twice as far. Costs that are 0 for all items are ignored,
+    that decreases the sum of squared deviations from the means. At last the worst group
+    does, while that makes it better. A cost of half the importance may deviate twice as
+    far. Costs that are 0 for all items are ignored,
     and a single cost gives the order of `levelled`. The number of rounds is bounded.
     All sums are of whole numbers below 2**53, which floats represent exactly, so the
     order is the same on every machine.
@@ -166,6 +175,7 @@ def levelled_by_several(
         sets = _sets(group, size)
         if len(sets):
             _exchange(members, prices, limits, sets, rounds)
+    _refine(members, prices, limits)
     return _in_order(members, count)
 
 
@@ -273,3 +283,42 @@ def _best(
     rows = np.flatnonzero(flat[np.arange(len(dear)), best] < 0)
     leaves, arrives = np.divmod(best[rows], len(sets))
     return (dear[rows, None], sets[leaves]), (cheap[rows, None], sets[arrives])
+
+
+def _refine(members: Int64Array, prices: FloatArray, limits: FloatArray) -> None:
+    """Exchange items of the worst group until it is level or worst of all, in place."""
+    several = [_sets(members.shape[1], size) for size in (1, 2, 3, 4)]
+    for _ in range(_REFINED):
+        held = prices[:, members]
+        worst = (held.sum(axis=2) / limits[:, None]).max(axis=0)
+        order = np.argsort(worst, kind="stable")
+        if worst[order[-1]] <= 1:
+            return
+        best = min(
+            (_of_worst(held, limits, order, sets) for sets in several if len(sets)),
+            key=itemgetter(0),
+        )
+        if best[0] >= worst[order[-1]]:
+            return
+        first, second = best[1:]
+        members[first], members[second] = members[second], members[first]
+
+
+def _of_worst(
+    held: FloatArray, limits: FloatArray, order: Int64Array, sets: Int64Array
+) -> tuple[float, tuple[Any, Any], tuple[Any, Any]]:
+    """Return the exchange of the last group after which the worse of two is the best.
+
+    Returns:
+        How far the worse group is from its limit, and the items of both sides.
+    """
+    other = order[:-1][: max(_AT_ONCE // len(sets) ** 2, _PARTNERS)]
+    leaving = held[:, order[-1:]][:, :, sets].sum(axis=3)
+    arriving = held[:, other][:, :, sets].sum(axis=3)
+    moved = leaving[:, :, :, None] - arriving[:, :, None]
+    totals = held.sum(axis=2)[:, :, None, None]
+    after = np.maximum(totals[:, order[-1:]] - moved, totals[:, other] + moved)
+    worse = (after / limits[:, None, None, None]).max(axis=0)
+    group, leaves, arrives = np.unravel_index(worse.argmin(), worse.shape)
+    first = order[-1], sets[leaves]
+    return float(worse.min()), first, (other[group], sets[arrives])
