@@ -310,7 +310,7 @@ def aligned_batches(
         >>> masks = np.array([1, 0, 0, 1, 0, 1])
         >>> plan = aligned_batches(lengths, masks, 14, 2, 0, np.arange(6))
         >>> [plan.members(batch).tolist() for batch in range(plan.count)]
-        [[2], [1, 4], [0], [3, 5]]
+        [[2, 1], [4], [0, 3], [5]]
     """
     every = 1 << MOST_MODALITIES  # which only a batch without samples lacks
     samples = _Samples(lengths.tolist(), (masks | every).tolist(), budget)
