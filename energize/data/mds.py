@@ -363,6 +363,16 @@ class MdsFile(Loose):
     size: Annotated[int, Field(alias="bytes", ge=0, le=_MOST_BYTES)]
     hashes: dict[str, str] | None = None
 
+    @property
+    def basename(self) -> str:
+        """The path, as MosaicML Streaming calls it."""
+        return self.name
+
+    @property
+    def bytes(self) -> int:
+        """The size, as MosaicML Streaming calls it."""
+        return self.size
+
 
 # A file of a shard, and its compressed form, if any.
 MdsPart: TypeAlias = tuple[MdsFile, MdsFile | None]
@@ -397,6 +407,9 @@ class MdsShard(Loose):
                 f"{self.samples} samples"
             )
         return self
+
+    def __len__(self) -> int:
+        return self.samples
 
     @property
     def parts(self) -> list[MdsPart]:

@@ -13,8 +13,10 @@ from itertools import chain, islice
 from types import ModuleType
 
 import pytest
+import torch
 from PIL import Image
 from torch.utils.data import DataLoader, IterableDataset, Subset
+from transformers import BatchEncoding
 
 from energize import FailurePolicy, ListSource, WorkerConfig, errors, get_loader
 from energize.compat.streaming import (
@@ -234,13 +236,55 @@ def test_states(folder):
             resumed.load_state_dict(json.loads(json.dumps(dataset.state_dict())))
             rest = numbers_of(resumed) or numbers_of(resumed)
             assert rest == (expected[taken:160] or expected[160:]), taken
-    state = mixed(folder).state_dict()
-    with pytest.raises(
-        errors.StateMismatchError, match=r"(?s)was 160, is 200.*the state$"
-    ):
-        mixed(folder, epoch_size=200).load_state_dict(state)
     with pytest.raises(errors.StateError):
         mixed(folder).load_state_dict({})
+
+
+def test_the_state_of_another_dataset_is_an_error_of_the_next_iteration(folder):
+    """Trainers load the state of a checkpoint before a callback can replace it."""
+    state = mixed(folder).state_dict(num_samples=40)
+    swapped = mixed(folder, epoch_size=200)
+    first = swapped.state_dict(0, False)
+    difference = r"(?s)was 160, is 200.*the state$"
+    for read in (list, StreamingDataset.state_dict, partial(loaded, num_workers=2)):
+        swapped.load_state_dict(state)
+        with pytest.raises(errors.StateMismatchError, match=difference):
+            read(swapped)
+    swapped.load_state_dict(first)
+    assert numbers_of(swapped) == numbers_of(mixed(folder, epoch_size=200))
+    swapped.load_state_dict(first | {"shuffle_seed": 5})
+    with pytest.raises(errors.StateMismatchError, match=r"was 5 in the .*, is 9176"):
+        next(iter(swapped))
+
+
+def test_the_numbers_of_a_state_decide_the_position(folder, caplog):
+    """Programs edit them, or write a state of them alone."""
+    whole = mixed(folder)
+    epochs = [numbers_of(whole) for _ in range(2)]
+    state = mixed(folder).state_dict(num_samples=40)
+    numbers = {
+        "epoch": 0,
+        "sample_in_epoch": 40,
+        "num_canonical_nodes": 1,
+        "shuffle_seed": 9176,
+        "initial_physical_nodes": 1,
+    }
+    assert {name: state[name] for name in numbers} == numbers
+    edited = {"epoch": 1, "sample_in_epoch": 16, "num_canonical_nodes": 6}
+    for loaded_state in (state | edited, numbers | edited):
+        dataset = mixed(folder)
+        dataset.load_state_dict(json.loads(json.dumps(loaded_state)))
+        assert numbers_of(dataset) == epochs[1][16:]
+        assert dataset.state_dict(8, False) == state | edited | {
+            "sample_in_epoch": 24,
+            **{
+                name: dataset.state_dict(8, False)[name] for name in ("cursor", "check")
+            },
+        }
+    assert caplog.text.count("no fields of energize") == 1
+    for damaged in ({"sample_in_epoch": -1}, {"epoch": "0"}):
+        with pytest.raises(errors.StateError):
+            mixed(folder).load_state_dict(numbers | damaged)
 
 
 def test_states_of_ranks(folder, monkeypatch):
@@ -496,6 +540,41 @@ def test_the_state_of_a_streaming_data_loader(folder):
         )
         with pytest.raises(errors.StateError, match="the same batch_size"):
             loader.state_dict()
+
+
+class Packed(StreamingDataLoader):
+    def _get_batch_size(self, batch):
+        return self.batch_size
+
+
+def test_a_loader_counts_batches_by_its_hook(folder):
+    """A packed batch has one row, whatever number of samples it holds."""
+
+    def packed(samples):
+        return {"ids": torch.tensor([[each["at"] for each in samples]])}
+
+    def loader(kind):
+        return kind(doubled(folder), batch_size=4, collate_fn=packed, num_workers=2)
+
+    whole = [batch["ids"].tolist() for batch in loader(Packed)]
+    for kind, taken in ((Packed, 12), (StreamingDataLoader, 3)):
+        begun = loader(kind)
+        assert len(list(islice(begun, 3))) == 3
+        assert begun.num_samples_yielded == taken
+    resumed = loader(Packed)
+    begun = loader(Packed)
+    list(islice(begun, 3))
+    resumed.load_state_dict(begun.state_dict())
+    assert [batch["ids"].tolist() for batch in resumed] == whole[3:]
+    sizes = [
+        (BatchEncoding({"ids": torch.zeros(5, 2)}), 5),
+        (torch.zeros(3, 2), 3),
+        ([torch.zeros(2, 2), torch.zeros(9)], 2),
+    ]
+    plain = loader(StreamingDataLoader)
+    assert [plain._get_batch_size(batch) for batch, _ in sizes] == [
+        size for _, size in sizes
+    ]
 
 
 def test_a_dataset_is_one_of_theirs_once_it_is_registered(folder, monkeypatch):

@@ -12,6 +12,8 @@ from collections import Counter
 import numpy as np
 import pytest
 
+from energize.compat.streaming import Stream, StreamingDataLoader, StreamingDataset
+from energize.compat.streaming.base.world import World
 from energize.data.mds import MdsSource
 from tests.support.composing import composed, global_batches
 from tests.support.mds import COMPRESS, numbered_mds, write_mds, write_rows
@@ -221,3 +223,151 @@ def test_batches_are_theirs_or_named_as_improved(folders):
         if method != "device_per_stream":
             assert held == ours, name
             assert every is None or set(held) == {every}, name
+
+
+# What programs read of datasets, streams and shards, and the state.
+
+LOOK = """
+import json
+from streaming.base.dataloader import StreamingDataLoader
+from streaming.base.util import clean_stale_shared_memory
+import numpy as np
+
+def shown(value):
+    return value.tolist() if isinstance(value, (np.ndarray, np.generic)) else value
+
+def values(thing):
+    names = [name for name in dir(thing) if not name.startswith("_")]
+    found = {name: shown(getattr(thing, name)) for name in names}
+    return {name: value for name, value in found.items() if not callable(value)}
+
+for case in json.load(sys.stdin):
+    clean_stale_shared_memory()
+    streams = [Stream(**stream) for stream in case["streams"]]
+    data = StreamingDataset(streams=streams, **case["options"])
+    loader = StreamingDataLoader(data, batch_size=data.batch_size)
+    batches = iter(loader)
+    for _ in range(case["batches"]):
+        next(batches)
+    state = loader.state_dict()
+    found = values(data)
+    spanner = [list(map(int, data.spanner[i])) for i in range(data.size)]
+    shards = [
+        [len(each), each.samples, each.compression, vars(each.raw_data)]
+        + [None if each.zip_data is None else vars(each.zip_data)]
+        for each in found.pop("shards")
+    ]
+    del found["spanner"]
+    streams = [values(each) for each in found.pop("streams")]
+    methods = [name for name in dir(data) if name[0] != "_" and callable(getattr(data, name))]
+    of_streams = [name for name in dir(Stream) if name[0] != "_"]
+    epoch = [array.tolist() for array in data.resample_streams(0)]
+    print(json.dumps([found, streams, shards, spanner, state, methods, of_streams, epoch]))
+"""
+INHERITED = {"functions", "register_datapipe_as_function", "register_function"}
+ABSENT = {"cache_usage", "evict_shard", "evict_coldest_shard", "on_exception"}
+STREAM_ABSENT = {
+    *("apply_weights", "get_index_size", "get_shards", "prepare_shard"),
+    *("safe_keep_zip", "set_up_local", "validate_weights"),
+}
+
+
+def looked_at(folders):
+    """Datasets to look at, by the words of both."""
+    paths = [{"local": str(folders / name)} for name in "01"]
+    given = [
+        ([{}, {}], {"shuffle_algo": "py1s", "num_canonical_nodes": None}),
+        ([{"proportion": 1}, {"proportion": 2}], {"epoch_size": 1000}),
+        ([{"repeat": 2, "split": ""}, {"choose": 3000}], {"predownload": 7}),
+        (
+            [{}, {"validate_hash": None, "keep_zip": True}],
+            {"epoch_size": 640, "sampling_method": "fixed", "shuffle": False},
+        ),
+    ]
+    return [
+        {
+            "streams": [dict(p, **s) for p, s in zip(paths, streams, strict=True)],
+            "options": {"batch_size": 8, "shuffle": True, **options},
+            "batches": number,
+        }
+        for number, (streams, options) in enumerate(given, 1)
+    ]
+
+
+def plain(value):
+    return value.tolist() if isinstance(value, np.ndarray | np.generic) else value
+
+
+def assert_values(ours, theirs, absent):
+    for name, value in theirs.items():
+        if name in absent:
+            with pytest.raises(AttributeError, match=f"{name}.*: shards are read"):
+                getattr(ours, name)
+        else:
+            assert plain(getattr(ours, name)) == pytest.approx(value), name
+
+
+def test_programs_read_the_same_attributes_and_states(folders):
+    cases = looked_at(folders)
+    printed = run_streaming(LOOK, given=json.dumps(cases)).splitlines()
+    for case, line in zip(cases, printed, strict=True):
+        found, streams, shards, spanner, state, methods, of_streams, epoch = json.loads(
+            line
+        )
+        made = [Stream(**stream) for stream in case["streams"]]
+        data = StreamingDataset(streams=made, **case["options"])
+        loader = StreamingDataLoader(data, batch_size=8)
+        batches = iter(loader)
+        for _ in range(case["batches"]):
+            next(batches)
+        assert_values(data, found, ABSENT)
+        for stream, known in zip(data.streams, streams, strict=True):
+            assert_values(stream, known, STREAM_ABSENT)
+        assert {name for name in methods if not hasattr(data, name)} <= (
+            ABSENT | INHERITED
+        )
+        assert {n for n in of_streams if not hasattr(made[0], n)} <= STREAM_ABSENT
+        assert [list(data.spanner[i]) for i in range(data.size)] == spanner
+        files = [
+            [
+                None if file is None else {n: getattr(file, n) for n in known}
+                for file in (shard.raw_data, shard.zip_data)
+            ]
+            for shard, (*_, known, _) in zip(data.shards, shards, strict=True)
+        ]
+        assert [
+            [len(shard), shard.samples, shard.compression, *pair]
+            for shard, pair in zip(data.shards, files, strict=True)
+        ] == shards
+        ours = loader.state_dict()
+        assert {name: ours[name] for name in state} == state
+        assert set(ours) - set(state) == {
+            *("version", "fingerprint", "config", "details", "cursor", "check")
+        }
+        runs, samples = map(plain, data.resample_streams(0))
+        assert sum(runs) == len(samples) == len(epoch[1])
+        shard = [data.spanner[number][0] for number in samples]
+        assert shard == sorted(shard)
+        if all(float(stream.repeat).is_integer() for stream in data.streams):
+            assert [runs, samples] == epoch
+
+
+WORLDS = """
+import json
+from streaming.base.world import World
+for row in json.load(sys.stdin):
+    world = World(*row)
+    print(json.dumps([vars(world), vars(world.replicate(2))]))
+"""
+
+
+def test_a_world_has_the_same_numbers():
+    rows = [[2, 4, 3, 17], [1, 2, 1, 1], [3, 8, 2, 40], [4, 1, 5, 19]]
+    printed = run_streaming(WORLDS, given=json.dumps(rows)).splitlines()
+    for row, line in zip(rows, printed, strict=True):
+        world = World(*row)
+        for ours, theirs in zip(
+            (world, world.replicate(2)), json.loads(line), strict=True
+        ):
+            for name, value in vars(ours).items():
+                assert theirs[name] == value, (row, name)

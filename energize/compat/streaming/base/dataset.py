@@ -1,245 +1,80 @@
-"""The interface of MosaicML Streaming over datasets of energize.
-
-A `Stream` is a folder with a quota. A `StreamingDataset` composes the epochs and global
-batches of several streams; a `StreamingDataLoader` adds a state to torch's DataLoader.
-"""
+"""Datasets of several streams, with a state."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from importlib.metadata import entry_points
-from typing import Any, NamedTuple, TypeVar
-from urllib.parse import unquote, urlsplit
+from typing import Any, TypeVar
 
 import numpy as np
-import torch
-from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+from torch.utils.data import IterableDataset, get_worker_info
 
-from energize.core.checks import checked_choice, checked_whole, raised_as
+from energize.compat.streaming.base.spanner import Spanner, shards_of
+from energize.compat.streaming.base.stream import (
+    Stream,
+    absent,
+    note_unused,
+    streams_registry,
+    warn_of_hooks,
+)
+from energize.compat.streaming.base.world import World
+from energize.core.arrays import Int64Array
+from energize.core.checks import checked_whole, raised_as
 from energize.core.dataset import IndexedDataset, PassingDataset
 from energize.core.failures import Failed, FailurePolicy
 from energize.core.ignored import log_once
-from energize.core.lanes import Lane, Ranks, WorkerConfig
-from energize.core.lazy import optional_module
+from energize.core.lanes import Lane, Ranks
 from energize.core.node import NodeTraits
-from energize.core.os_errors import os_errors_as
 from energize.core.stream import State, counter_field
 from energize.core.trace import ReadContext, Request
-from energize.data.files import path_of
-from energize.data.mds import INDEX, MdsSource
-from energize.data.nv_meta import META_FOLDER
-from energize.data.webdataset import WebdatasetSource
 from energize.datasets.order import ConcatDataset
 from energize.datasets.quota import ComposedDataset, ComposedSamples
-from energize.datasets.transform import MapDataset
-from energize.errors import ConfigError, DatasetError, DatasetNotFoundError, StateError
+from energize.errors import ConfigError, StateError, StateMismatchError
 from energize.integrations.torch_data import Place, SharedPlace
 from energize.loader.failures import FailureLog
 from energize.loader.state import packed_state, unpacked_state
-from energize.order.quota import Quota
-from energize.task.decode import SampleDecoder
 
-__all__ = [
-    "Stream",
-    "StreamingDataLoader",
-    "StreamingDataset",
-    "StreamsRegistry",
-    "register_with_mosaicml",
-    "streams_registry",
-]
+__all__ = ["StreamingDataset"]
 
 T = TypeVar("T")
 
-_DEFAULT_SPLIT = "train"
+_UNUSED: Mapping[str, Any] = {
+    "cache_limit": None,
+    "num_canonical_nodes": None,
+    "partition_algo": "relaxed",
+    "predownload": None,
+    "sampling_granularity": 1,
+    "shuffle_algo": "py1e",
+    "shuffle_block_size": None,
+}
+"""Attributes that only programs read, and their defaults in MosaicML Streaming."""
 
-_ENTRY_POINTS = "streaming_streams_registry"
+_OF_STREAMS: Mapping[str, Any] = {
+    "download_retry": 2,
+    "download_timeout": 60,
+    "keep_zip": False,
+}
+"""Arguments without effect that streams take from their dataset, and their defaults."""
 
-_IGNORED_ARGUMENTS = (
-    "cache_limit download_retry download_timeout keep_zip num_canonical_nodes "
-    "partition_algo predownload sampling_granularity shuffle_algo shuffle_block_size"
+_OF_ALGORITHM = {"py1s": 64, "py2s": 64}
+"""Canonical nodes per node, if not 1, by the algorithm of the shuffle."""
+
+_NUMBERS = (
+    "epoch",
+    "sample_in_epoch",
+    "num_canonical_nodes",
+    "shuffle_seed",
+    "initial_physical_nodes",
 )
-"""Arguments of MosaicML Streaming that are accepted and have no effect."""
+"""Fields of a state in MosaicML Streaming. They decide the position, as there."""
 
-_STREAM_HOOKS = (
-    "get_shards",
-    "prepare_shard",
-    "set_up_local",
-    "get_index_size",
-    "_download_file",
-)
+_REFUSED = (-1, 0)
+"""The place after a state of another dataset was loaded."""
+
 _DATASET_HOOKS = ("resample_streams", "prepare_shard", "evict_shard", "_get_work")
 """Methods that a subclass may override in MosaicML Streaming; never called here."""
 
 _log = logging.getLogger("energize")
-
-
-@dataclass(kw_only=True, eq=False)
-class Stream:
-    """A folder of samples and its quota per epoch.
-
-    The folder is `local` if it holds data, else `remote`; nothing is downloaded. It
-    holds MDS shards, or is a folder prepared by `energize prepare`. Samples are dicts
-    of decoded columns or parts; images are Pillow images. To change what a stream
-    reads, override `samples` in a subclass.
-
-    Args:
-        remote: Path or file:// URL of the folder.
-        local: Path of the folder; preferred over `remote` if it holds data.
-        split: Subfolder of MDS shards, or split part of a prepared folder ("train" if
-            empty). None takes the split of the dataset.
-        proportion: As in `Quota`, like `repeat` and `choose`. A `StreamingDataset`
-            sets all three to their values in an epoch.
-        repeat: See `Quota`.
-        choose: See `Quota`.
-        download_retry: Has no effect, like `download_timeout` and `keep_zip`.
-        download_timeout: Has no effect.
-        validate_hash: As in `MdsSource`.
-        keep_zip: Has no effect.
-
-    Raises:
-        ConfigError: If neither path is set.
-        WeightError: For a quota that cannot be used.
-    """
-
-    remote: str | None = None
-    local: str | None = None
-    split: str | None = None
-    proportion: float | None = None
-    repeat: float | None = None
-    choose: int | None = None
-    download_retry: int | None = None
-    download_timeout: float | None = None
-    validate_hash: str | None = None
-    keep_zip: bool | None = None
-    requested: Quota | None = field(default=None, init=False, repr=False)
-    """The quota before a dataset replaced it by the values of an epoch."""
-    allow_unsafe_types = False
-    """Whether columns of pickles are read; set by `StreamingDataset`."""
-
-    def __post_init__(self) -> None:
-        if not self.remote and not self.local:
-            raise ConfigError(
-                "Stream: neither local nor remote is set. Set one to the data folder"
-            )
-        _ = self.quota  # raises for an invalid quota
-        for name in ("download_retry", "download_timeout", "keep_zip"):
-            _note("Stream", name, getattr(self, name))
-        _warn_of_hooks(self, Stream, _STREAM_HOOKS)
-
-    @property
-    def quota(self) -> Quota:
-        """The requested quota of an epoch."""
-        if self.requested is not None:
-            return self.requested
-        with raised_as(f"Stream {str(self.local or self.remote)!r}", "a quota"):
-            return Quota(
-                proportion=self.proportion, repeat=self.repeat, choose=self.choose
-            )
-
-    def samples(self, *, split: str = "", seed: int = 0) -> IndexedDataset[Any]:
-        """Return the samples in stored order.
-
-        Args:
-            split: The split if the stream has none.
-            seed: Seed of the order.
-
-        Raises:
-            DatasetNotFoundError: If neither path holds data.
-        """
-        split = self.split or split
-        folders = self._folders()
-        for folder in folders:
-            with os_errors_as(DatasetError, folder):
-                samples = self._samples_in(folder, split, seed)
-            if samples is not None:
-                return samples
-        raise DatasetNotFoundError(
-            f"no data at {' or '.join(map(str, folders)) or 'local'}, split {split!r}: "
-            f"expected an {INDEX} (MDS shards) or a {META_FOLDER} (tar shards). Run "
-            "`energize prepare` for tar shards"
-        )
-
-    def _folders(self) -> list[Any]:
-        url = urlsplit(self.remote or "")
-        remote = unquote(url.path) if url.scheme == "file" else self.remote
-        return [path_of(path) for path in (self.local, remote) if path]
-
-    def _samples_in(
-        self, folder: Any, split: str, seed: int
-    ) -> IndexedDataset[Any] | None:
-        """Return the samples of a folder; None if it holds no data."""
-        if (folder / split / INDEX).exists():
-            return MdsSource(
-                folder,
-                split=split,
-                validate_hash=self.validate_hash,
-                allow_pickles=self.allow_unsafe_types,
-                seed=seed,
-            )
-        if (folder / META_FOLDER).exists():
-            source = WebdatasetSource(
-                folder, split_part=split or _DEFAULT_SPLIT, seed=seed
-            )
-            return MapDataset(source, SampleDecoder(image_decode="pil"))
-        return None
-
-
-def _note(owner: str, name: str, value: object) -> None:
-    if value is not None:
-        text = f"{name}={value!r} has no effect; see docs/coming-from-streaming.md"
-        log_once(owner, name, text)
-
-
-def _warn_of_hooks(instance: object, base: type, hooks: Sequence[str]) -> None:
-    """Warn about overridden methods that are never called."""
-    bases = type(instance).__mro__
-    for subclass in bases[: bases.index(base)]:
-        for name in hooks:
-            if name in vars(subclass):
-                text = (
-                    f"{subclass.__name__}.{name} is never called; "
-                    "docs/coming-from-streaming.md lists the methods to override"
-                )
-                log_once(subclass.__name__, name, text, level=logging.WARNING)
-
-
-class StreamsRegistry(dict[str, Callable[..., Stream]]):
-    """Stream classes or factories by name.
-
-    Holds registered streams and those of installed packages with an entry point in the
-    group "streaming_streams_registry".
-
-    Example:
-        >>> registry = StreamsRegistry()
-        >>> @registry.register("mine")
-        ... class Mine(Stream):
-        ...     pass
-        >>> registry["mine"].__name__
-        'Mine'
-    """
-
-    def register(self, name: str, *, func: Callable[..., Stream] | None = None) -> Any:
-        """Register `func`, or the decorated class, under `name`."""
-        if func is None:
-            return lambda decorated: self.register(name, func=decorated)
-        self[name] = func
-        return func
-
-    def get(self, name: str) -> Callable[..., Stream]:  # type: ignore[override]
-        """Return the stream registered as `name`; raise `ConfigError` if missing."""
-        return self[name]
-
-    def __missing__(self, name: str) -> Callable[..., Stream]:
-        packages = entry_points(group=_ENTRY_POINTS)
-        checked_choice(name, "stream_name", [*self, *packages.names])
-        self[name] = packages[name].load()
-        return self[name]
-
-
-# Programs register their streams here, by the name that configurations use.
-streams_registry = StreamsRegistry(stream=Stream)
 
 
 class _Numbered(PassingDataset[tuple[int, Any]]):
@@ -271,21 +106,14 @@ class _Numbered(PassingDataset[tuple[int, Any]]):
         ]
 
 
-class Shard(NamedTuple):
-    """File name and number of samples of a shard."""
-
-    name: str
-    samples: int
-
-
-def _note_unused(arguments: Mapping[str, Any]) -> None:
+def _note_all(arguments: Mapping[str, Any]) -> None:
     """Log arguments without effect; raise TypeError for unknown ones."""
     for name, value in arguments.items():
-        if name not in _IGNORED_ARGUMENTS.split():
+        if name not in {**_UNUSED, **_OF_STREAMS}:
             raise TypeError(
                 f"StreamingDataset() got an unexpected keyword argument {name!r}"
             )
-        _note("StreamingDataset", name, value)
+        note_unused("StreamingDataset", name, value)
 
 
 def _check_batching(method: str, batch_size: int | None) -> None:
@@ -313,15 +141,6 @@ def _streams_of(
     if streams:
         return tuple(streams)
     return (streams_registry[stream_name](**{**(stream_config or {}), **paths}),)
-
-
-def _set_checks(
-    streams: Iterable[Stream], validate_hash: str | None, *, allow_unsafe_types: bool
-) -> None:
-    """Set the hash checks and the trust of shards on all streams."""
-    for stream in streams:
-        stream.allow_unsafe_types = allow_unsafe_types
-        stream.validate_hash = stream.validate_hash or validate_hash
 
 
 def _warn_of_turns(count: int) -> None:
@@ -377,6 +196,11 @@ class StreamingDataset(IterableDataset[Any]):
 
     order_name = "StreamingDataset"
 
+    num_canonical_nodes: int | None
+    predownload: int | None
+    shuffle_algo: str
+    shuffle_block_size: int | None
+
     def __init__(  # noqa: PLR0913
         self,
         *,
@@ -399,18 +223,19 @@ class StreamingDataset(IterableDataset[Any]):
         stream_config: Mapping[str, Any] | None = None,
         **without_use: Any,
     ) -> None:
-        _note_unused(without_use)
-        for name, value in without_use.items():
-            setattr(self, name, value)
-        _warn_of_hooks(self, StreamingDataset, _DATASET_HOOKS)
+        _note_all(without_use)
+        warn_of_hooks(self, StreamingDataset, _DATASET_HOOKS)
         paths = {"remote": remote, "local": local, "split": split}
         self.streams = _streams_of(streams, paths, stream_name, stream_config)
-        _set_checks(self.streams, validate_hash, allow_unsafe_types=allow_unsafe_types)
+        self.num_streams = len(self.streams)
+        default = {"split": split or "", "validate_hash": validate_hash}
+        for stream in self.streams:
+            stream.apply_default({**_OF_STREAMS, **without_use, **default})
+            stream.allow_unsafe_types = allow_unsafe_types
         _check_batching(batching_method, batch_size)
         seed = checked_whole(shuffle_seed, "StreamingDataset: shuffle_seed", 0)
-        self.ranks = _replicated(
-            WorkerConfig().ranks(), 1 if replication is None else replication
-        )
+        world = World.detect().replicate(1 if replication is None else replication)
+        self.ranks = Ranks(world.rank, world.num_ranks)
         """Rank and world size, with replicated ranks counted once."""
         self.batch_size = batch_size
         self.device_batch_size = 1 if batch_size is None else batch_size
@@ -420,6 +245,9 @@ class StreamingDataset(IterableDataset[Any]):
         self.replication = replication
         self.sampling_method = sampling_method
         self.batching_method = batching_method
+        self.allow_unsafe_types = allow_unsafe_types
+        self.epoch_seed_change = shuffle and sampling_method == "balanced"
+        self._keep_unused(without_use, world.num_nodes)
         in_turn = batching_method == "random" and not shuffle
         if in_turn:
             _warn_of_turns(len(self.streams))
@@ -443,11 +271,9 @@ class StreamingDataset(IterableDataset[Any]):
             )
         self.samples: ComposedSamples[Any] = self._batches.samples
         self.epoch_size = self.samples.size
-        self.samples_per_stream = np.array(
-            [samples.size for samples, _ in self._pairs], dtype=np.int64
-        )
+        self._count_shards()
         parts = self.samples.children
-        firsts = np.cumsum([0, *self.samples_per_stream[:-1]]).tolist()
+        firsts = self.sample_offset_per_stream.tolist()
         self._stored: ConcatDataset[Any] = ConcatDataset(*parts)
         self._numbered = self._batches.with_inputs(
             [self.samples.with_inputs(list(map(_Numbered, parts, firsts)))]
@@ -459,6 +285,70 @@ class StreamingDataset(IterableDataset[Any]):
         self._context = ReadContext(failures=failures)
         self._failures = FailureLog(failures.budget)
         self._read_for: tuple[int, Any] | None = None
+        self._mismatch = "the loaded state is of another dataset"
+
+    def __getattr__(self, name: str) -> Any:
+        raise absent(self, name)
+
+    def _keep_unused(self, arguments: Mapping[str, Any], nodes: int) -> None:
+        """Set the attributes that only programs read."""
+        vars(self).update({**_UNUSED, **arguments})
+        if self.predownload is None:
+            self.predownload = 64 if self.batch_size is None else 8 * self.batch_size
+        if self.num_canonical_nodes is None:
+            self.num_canonical_nodes = nodes * _OF_ALGORITHM.get(self.shuffle_algo, 1)
+        if self.shuffle_block_size is None:
+            self.shuffle_block_size = max(
+                4_000_000 // self.num_canonical_nodes, 1 << 18
+            )
+        self.initial_physical_nodes: int | None = None
+        self._nodes = nodes
+
+    def _count_shards(self) -> None:
+        """Set the shards of the streams and the counts of shards and samples."""
+        shards = [shards_of(samples) for samples, _ in self._pairs]
+        self.shards = [shard for part in shards for shard in part]
+        self.num_shards = len(self.shards)
+        self.samples_per_stream = _counts(samples.size for samples, _ in self._pairs)
+        self.sample_offset_per_stream = _firsts(self.samples_per_stream)
+        self.shards_per_stream = _counts(map(len, shards))
+        self.shard_offset_per_stream = _firsts(self.shards_per_stream)
+        self.stream_per_shard = np.arange(self.num_streams).repeat(
+            self.shards_per_stream
+        )
+        self.samples_per_shard = _counts(shard.samples for shard in self.shards)
+        self.sample_offset_per_shard = _firsts(self.samples_per_shard)
+        self.spanner = Spanner(self.samples_per_shard)
+
+    def prepare_shard(self, shard_id: int, blocking: bool = True) -> None:
+        """Do nothing: shards are read where they are."""
+
+    def resample_streams(
+        self, epoch: int, stream_id: int | None = None
+    ) -> tuple[Int64Array, Int64Array]:
+        """Return the samples of an epoch in stored order.
+
+        Args:
+            epoch: The epoch.
+            stream_id: A single stream; None for all.
+
+        Returns:
+            The lengths of runs of different samples of one shard, and the samples.
+        """
+        start = epoch * self.epoch_size
+        routes = self.samples.route(np.arange(start, start + self.epoch_size))
+        child = routes.child
+        streams = np.zeros_like(routes.position) if child is None else child
+        samples = routes.position % self.samples_per_stream[streams]
+        samples += self.sample_offset_per_stream[streams]
+        if stream_id is not None:
+            samples = samples[streams == stream_id]
+        samples.sort()
+        repeats = np.arange(len(samples)) - samples.searchsorted(samples)
+        shards = self.sample_offset_per_shard.searchsorted(samples, side="right")
+        order = np.lexsort((samples, repeats, shards))
+        runs = np.unique(np.stack([shards, repeats]), axis=1, return_counts=True)[1]
+        return runs, samples[order]
 
     def _set_quotas(self) -> bool:
         """Set the quotas of an epoch on the streams, as MosaicML Streaming does.
@@ -468,9 +358,15 @@ class StreamingDataset(IterableDataset[Any]):
         """
         counts = self.samples.requested_counts.tolist()
         repeats = (counts / np.maximum(self.samples_per_stream, 1)).tolist()
-        for stream, count, repeat in zip(self.streams, counts, repeats, strict=True):
+        shares = [
+            stream.quota.proportion or count
+            for stream, count in zip(self.streams, counts, strict=True)
+        ]
+        for stream, share, count, repeat in zip(
+            self.streams, shares, counts, repeats, strict=True
+        ):
             stream.requested = stream.quota
-            stream.proportion = count / sum(counts)
+            stream.proportion = share / sum(shares)
             stream.repeat = repeat
             stream.choose = count
         return all(map(float.is_integer, repeats))
@@ -502,20 +398,9 @@ class StreamingDataset(IterableDataset[Any]):
     num_samples = size
 
     @property
-    def shards(self) -> list[Shard]:
-        """The shards of all streams."""
-        sources = self.samples.sources
-        shards: list[Shard] = []
-        for source in sources:
-            names = getattr(source, "shards", ())
-            counts = getattr(source, "counts", ())
-            shards += map(Shard, names, counts)
-        return shards
-
-    @property
-    def num_shards(self) -> int:
-        """Number of shards of all streams."""
-        return len(self.shards)
+    def length(self) -> int:
+        """Samples of an epoch on this rank, as `len` returns it."""
+        return len(self)
 
     @property
     def next_epoch(self) -> int:
@@ -566,6 +451,8 @@ class StreamingDataset(IterableDataset[Any]):
     def __iter__(self) -> Iterator[Any]:
         place = self._place.begin(self._next_epoch)
         self._delivered = 0
+        if place == _REFUSED:
+            raise StateMismatchError(self._mismatch)
         return iter(()) if place is None else self._read(place[0])
 
     def _next_epoch(self, place: Place) -> Place:
@@ -612,14 +499,20 @@ class StreamingDataset(IterableDataset[Any]):
                 or from the start of this iteration.
 
         Returns:
-            A small, JSON-able dict.
+            A small, JSON-able dict. It has the fields of MosaicML Streaming (epoch,
+            sample_in_epoch, num_canonical_nodes, shuffle_seed, initial_physical_nodes)
+            and those of energize, which identify the dataset.
 
         Raises:
             StateError: If `num_samples` is None and DataLoader workers read.
+            StateMismatchError: If the loaded state is of another dataset.
         """
         size = self.epoch_size
         ranks = self.ranks.world_size
-        epoch, consumed = divmod(self._place.start[0], size)
+        start = self._place.start
+        if start == _REFUSED:
+            raise StateMismatchError(self._mismatch)
+        epoch, consumed = divmod(start[0], size)
         if num_samples is not None:
             consumed = num_samples if from_beginning else consumed + num_samples
         elif self._place.in_workers:
@@ -633,129 +526,70 @@ class StreamingDataset(IterableDataset[Any]):
             consumed += self._delivered * ranks
         if consumed // ranks >= len(self):  # ranks differ in the last batch
             consumed = size
-        position = epoch * size + min(consumed, size)
-        return packed_state(self.samples, {"position": position})
+        consumed = min(consumed, size)
+        nodes = self.initial_physical_nodes
+        values = (
+            epoch,
+            consumed,
+            self.num_canonical_nodes,
+            self.shuffle_seed,
+            self._nodes if nodes is None else nodes,
+        )
+        state = packed_state(self.samples, {"position": epoch * size + consumed})
+        return {**dict(zip(_NUMBERS, values, strict=True)), **state}
 
     def load_state_dict(self, state: State) -> None:
         """Start the next iteration at a saved state.
 
+        `epoch` and `sample_in_epoch` decide the position, also if a program changed
+        them. A state of these fields alone is not compared with the dataset.
+
         Args:
-            state: A result of `state_dict`. The end of an epoch starts the next one.
+            state: A result of `state_dict`. The end of an epoch starts the next one. If
+                it was saved with other streams or settings, the next iteration raises
+                `StateMismatchError`, unless another state is loaded before it.
 
         Raises:
-            StateMismatchError: If it was saved with other streams or settings; the
-                message names the difference.
             StateError: If the state cannot be used.
         """
-        position = counter_field(unpacked_state(self.samples, state), "position")
-        self._place.set((position, 0))
         self._delivered = 0
+        try:
+            place = self._position_of(state), 0
+        except StateMismatchError as error:
+            self._mismatch = str(error)
+            _log.warning("StreamingDataset: %s", error)
+            place = _REFUSED
+        self._place.set(place)
 
-
-def _replicated(ranks: Ranks, replication: int) -> Ranks:
-    """Return the rank of this process, with replicated ranks counted once."""
-    if ranks.world_size % checked_whole(replication, "replication", 1):
-        raise ConfigError(
-            f"StreamingDataset: replication={replication} does not divide the "
-            f"{ranks.world_size} ranks"
-        )
-    return Ranks(ranks.rank // replication, ranks.world_size // replication)
-
-
-class StreamingDataLoader(DataLoader[Any]):
-    """torch's DataLoader over a `StreamingDataset`, with a state.
-
-    The state resumes with any number of ranks and workers.
-
-    Raises:
-        ConfigError: For a state of another dataset.
-
-    Example:
-        >>> import tempfile
-        >>> from energize import prepare, write_shards
-        >>> folder = tempfile.mkdtemp()
-        >>> _ = write_shards(
-        ...     [{"__key__": str(n), "txt": str(n)} for n in range(6)], folder
-        ... )
-        >>> _ = prepare(folder, split_ratios={"train": 1}, sample_type="TextSample")
-        >>> loader = StreamingDataLoader(
-        ...     StreamingDataset(local=folder, batch_size=2), batch_size=2
-        ... )
-        >>> batches = iter(loader)
-        >>> next(batches)["txt"]
-        ['0', '1']
-        >>> state = loader.state_dict()
-        >>> loader.load_state_dict(state)
-        >>> [batch["txt"] for batch in loader]
-        [['2', '3'], ['4', '5']]
-    """
-
-    num_samples_yielded = 0
-    """Samples delivered to this rank since the iteration began."""
-
-    def __iter__(self) -> Any:
-        self.num_samples_yielded = 0
-        for batch in super().__iter__():
-            self.num_samples_yielded += _batch_size(batch)
-            yield batch
-
-    def state_dict(self) -> State:
-        """Return the state after the last batch, the same on all ranks."""
-        dataset = self._streaming()
-        if self.num_workers > 1 and self.batch_size != dataset.device_batch_size:
-            raise StateError(
-                f"batch_size is {self.batch_size} in the loader and "
-                f"{dataset.device_batch_size} in the dataset, whose workers yield "
-                "whole batches. Pass the same batch_size to both"
+    def _position_of(self, state: State) -> int:
+        """Return the position in a state, and take over its numbers of nodes."""
+        numbers = {name: state[name] for name in _NUMBERS if name in state}
+        rest = {name: state[name] for name in state if name not in numbers}
+        if rest or not numbers:
+            position = counter_field(unpacked_state(self.samples, rest), "position")
+        else:
+            _log.warning(
+                "StreamingDataset: the state has no fields of energize to compare with "
+                "the dataset. A state of MosaicML Streaming resumes in another order"
             )
-        ranks = dataset.ranks.world_size
-        return dataset.state_dict(
-            self.num_samples_yielded * ranks, from_beginning=False
-        )
-
-    def load_state_dict(self, state_dict: State) -> None:
-        """Start the next iteration at a state, see
-        `StreamingDataset.load_state_dict`.
-        """
-        self._streaming().load_state_dict(state_dict)
-        self.num_samples_yielded = 0
-
-    def _streaming(self) -> StreamingDataset:
-        if not isinstance(self.dataset, StreamingDataset):
-            raise ConfigError(
-                "StreamingDataLoader needs a StreamingDataset to have a state, got a "
-                f"{type(self.dataset).__name__}"
+        if not numbers:
+            return position
+        seed = numbers.get("shuffle_seed", self.shuffle_seed)
+        if seed != self.shuffle_seed:
+            raise StateMismatchError(
+                f"shuffle_seed was {seed} in the saved state, is {self.shuffle_seed}. "
+                "Pass the shuffle_seed of the state"
             )
-        return self.dataset
+        nodes = "num_canonical_nodes", "initial_physical_nodes"
+        vars(self).update({name: numbers[name] for name in nodes if name in numbers})
+        consumed = min(counter_field(numbers, "sample_in_epoch"), self.epoch_size)
+        return counter_field(numbers, "epoch") * self.epoch_size + consumed
 
 
-def _batch_size(batch: Any) -> int:
-    if isinstance(batch, Mapping):
-        batch = next(iter(batch.values()))
-    elif not isinstance(batch, torch.Tensor):
-        batch = batch[0]
-    return len(batch)
+def _counts(numbers: Iterable[int]) -> Int64Array:
+    return np.fromiter(numbers, dtype=np.int64)
 
 
-def register_with_mosaicml() -> None:
-    """Make the `StreamingDataLoader` of MosaicML Streaming save states of our datasets.
-
-    Their loader returns a state only for instances of their `StreamingDataset`. This
-    function registers the class of this module as a virtual subclass of it. The
-    `StreamingDataLoader` of this module does not need it.
-
-    Raises:
-        ConfigError: If `streaming` cannot be imported.
-
-    Example:
-        Once, before the loader is made:
-
-            from streaming import StreamingDataLoader
-            from energize.compat.streaming import register_with_mosaicml
-
-            register_with_mosaicml()
-    """
-    module = optional_module(
-        "streaming.base.dataset", "mosaicml-streaming", "register_with_mosaicml"
-    )
-    module.StreamingDataset.register(StreamingDataset)
+def _firsts(counts: Int64Array) -> Int64Array:
+    """Return the sum of the counts before each count."""
+    return counts.cumsum() - counts
