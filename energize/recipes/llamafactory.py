@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from energize.core.validation import parse_json, short
-from energize.data.files import files_at, path_of
+from energize.core.validation import short
+from energize.data.files import path_of
 from energize.recipes.parts import (
     FIXED,
     IMAGES,
@@ -18,6 +18,8 @@ from energize.recipes.parts import (
     entry_of,
     hold_out,
     interleaved,
+    is_drawn,
+    read_json,
     size_of,
 )
 from energize.recipes.recipe import (
@@ -101,11 +103,13 @@ def _read_run(text: RecipeText) -> Recipe:
     text.check_run_keys(_RUN)
     keys = {**text.value, **text.options}
     folder = text.absolute(os.fspath(keys.get("dataset_dir", "data")))
-    file = text.existing(("dataset_dir",), f"{folder}/dataset_info.json")
-    if file is None:
+    file = f"{folder}/dataset_info.json"
+    described = read_json(text, ("dataset_dir",), file)
+    if not _is_described(described, _PLACES):
+        if described is not None:
+            text.fault(("dataset_dir",), f"{file} describes no datasets")
         return text.mix("blend", [], ())
-    described = parse_json(files_at(file).read(str(file)))
-    info = replace(text, value=described, file=file)
+    info = replace(text, value=described, file=path_of(file))
     return _mix(text, keys, info, folder)
 
 
@@ -116,18 +120,11 @@ def _mix(
     media = os.fspath(keys.get(IMAGE_FOLDER, keys.get("media_dir", folder)))
     options = {BASE: folder, IMAGE_FOLDER: text.absolute(media)}
     info = replace(info, options=options)
-    names = [name.strip() for name in str(keys.get("dataset", "")).split(",")]
-    entries = []
-    for name in dict.fromkeys(names):
-        if checked(text, ("dataset",), name, info.value) in info.value:
-            entries.append(_entry(info, name, keys))
-    if len({*names}) < len(names):
-        text.fault(("dataset",), "a name is listed twice. LLaMA-Factory reads it once")
-    if text.file != info.file:
-        entries = [entry._replace(path=("dataset",)) for entry in entries]
+    entries = _entries(text, keys, info)
     strategy = keys.get("mix_strategy", "concat")
     stop = _STOPS.get(checked(text, ("mix_strategy",), strategy, _STOPS))
-    text.note(_DRAWS)
+    if "val_size" in keys or is_drawn(entries):
+        text.note(_DRAWS)
     if stop and len(entries) > 1:
         recipe = interleaved(text, entries, keys.get("interleave_probs"), stop)
     else:
@@ -136,6 +133,22 @@ def _mix(
     if size > 1 and not text.faults:
         size /= sum(size_of(text, entry) for entry in entries)
     return hold_out(recipe, size)
+
+
+def _entries(
+    text: RecipeText, keys: Mapping[str, Any], info: RecipeText
+) -> list[RecipeEntry]:
+    """Return the entries of the datasets that a run names."""
+    names = [name.strip() for name in str(keys.get("dataset", "")).split(",")]
+    entries = []
+    for name in dict.fromkeys(names):
+        if checked(text, ("dataset",), name, info.value) in info.value:
+            entries.append(_entry(info, name, keys))
+    if len({*names}) < len(names):
+        text.fault(("dataset",), "a name is listed twice. LLaMA-Factory reads it once")
+    if text.file != info.file:
+        return [entry._replace(path=("dataset",)) for entry in entries]
+    return entries
 
 
 def _entry(text: RecipeText, name: str, run: Mapping[str, Any]) -> RecipeEntry:
@@ -203,7 +216,8 @@ def _read_v1(text: RecipeText) -> Recipe:
         if {"choose", "repeat"} <= keys.keys():
             keys["choose"] = int(keys["choose"] * keys.pop("repeat"))
         entries.append(entry._replace(keys=keys))
-    text.note(_REPLACES)
+    if is_drawn(entries):
+        text.note(_REPLACES)
     return text.mix("blend", entries, (), **FIXED)
 
 

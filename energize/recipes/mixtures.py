@@ -112,78 +112,102 @@ _VEOMNI = (
     "level",
     "stopping_strategy",
     "boundary_type",
+    "upstream_sharded",
 )
-_PIECE = ("schedule_type", "weights", "init_weights", "end_weights")
+_PIECE = ("weights", "init_weights", "end_weights")
+_ROWS = {"const": 1, "changing": 2}
 _STRATEGIES = ("first_exhausted", "all_exhausted", "never_exhausted")
 _SCALE = "tokens_per_sample"
 _IGNORES = "VeOmni ignores the key"
+_ENDS = "VeOmni ends when all sources have been read; here such a mix has no end"
+_FIRST = (
+    "VeOmni's own loader takes the weights of the first piece of a schedule for all"
+)
 
 
 def _read_veomni(text: RecipeText) -> Recipe:
     """Return the recipe of sources with a schedule."""
     value = text.value
-    text.check_keys((), value, (*_VEOMNI, "upstream_sharded"), _IGNORES)
-    names = value.get("names") or []
-    sources = value["sources"]
-    if not len({*names}) == len(names) == len(sources):
-        expected = f"expected {len(sources)} names that differ, got {short(names)}"
-        text.fault(("names",), f"{expected}. VeOmni stops here, too")
+    text.check_keys((), value, _VEOMNI, _IGNORES)
     stop = value.get("stopping_strategy", _STRATEGIES[0])
     checked(text, ("stopping_strategy",), stop, _STRATEGIES)
-    weights = _weights(text, len(sources))
-    entries = []
-    for number, source in enumerate(sources):
-        entry = entry_of(text, ("sources", number), {"path": source}, {})
-        name = str(names[number]) if number < len(names) else source
-        keys = {**entry.keys, "name": name.replace("/", "-")}
-        entries.append(entry._replace(keys=keys))
+    entries = _sources(text)
+    weights = _weights(text, len(value["sources"]))
     by_tokens = value.get("level") == "token"
-    scheduled = any(isinstance(weight, Mapping) for weight in weights)
-    if not (by_tokens or scheduled or stop == "never_exhausted" or text.faults):
+    plain = not by_tokens and len(value["schedule"]) == 1 and stop != _STRATEGIES[2]
+    if text.faults or (plain and not isinstance(weights[0], Mapping)):
         return interleaved(text, entries, weights, stop)
     settings: dict[str, Any] = {"unit": {"field": "input_ids"}} if by_tokens else {}
     if stop == "first_exhausted":
         settings["stop"] = stop
-    rows = zip(entries, weights, strict=False)
+    elif stop == "all_exhausted":
+        text.note(_ENDS)
+    rows = zip(entries, weights, strict=True)
     weighed = [entry._replace(keys={**entry.keys, "weight": w}) for entry, w in rows]
     return text.mix("blend", weighed, (), **settings)
+
+
+def _sources(text: RecipeText) -> list[RecipeEntry]:
+    """Return the entries of the sources."""
+    names = text.value.get("names") or []
+    sources = text.value["sources"]
+    if not len({*names}) == len(names) == len(sources):
+        expected = f"expected {len(sources)} names that differ, got {short(names)}"
+        text.fault(("names",), f"{expected}. VeOmni stops here, too")
+    entries = []
+    for number, (source, name) in enumerate(zip(sources, names, strict=False)):
+        entry = entry_of(text, ("sources", number), {"path": source}, {})
+        keys = {**entry.keys, "name": str(name).replace("/", "-")}
+        entries.append(entry._replace(keys=keys))
+    return entries
 
 
 def _weights(text: RecipeText, count: int) -> list[Any]:
     """Return the weight of each source: a number, or a schedule."""
     boundary = text.value.get("boundary_type", "token")
     ends = (f"init_{boundary}", f"end_{boundary}")
-    scale = text.options.get(_SCALE) if boundary == "token" else 1
+    scale: Any = text.options.get(_SCALE) if boundary == "token" else 1
     pieces = text.value["schedule"]
-    points: list[dict[str, float]] = [{} for _ in range(count)]
-    changing = False
-    for number, piece in enumerate(pieces):
-        at: KeyPath = ("schedule", number)
-        text.check_keys(at, piece, (*_PIECE, *ends), _IGNORES)
-        changes = checked(
-            text,
-            (*at, "schedule_type"),
-            piece.get("schedule_type"),
-            ("const", "changing"),
-        )
-        keys = _PIECE[2:] if changes == "changing" else _PIECE[1:2]
-        rows = [piece.get(key) or [] for key in keys]
-        if any(len(row) != count for row in rows):
-            text.fault(at, f"expected {count} weights. VeOmni stops here, too")
-            return []
-        if len(pieces) == len(rows) == 1:
-            return rows[0]
-        if scale is None:
-            remedy = f"Set the recipe option {_SCALE!r}"
-            text.fault(at, f"places are tokens, and schedules count samples. {remedy}")
-            return []
-        changing |= len(rows) > 1
-        first, last = (int((piece.get(end) or 0) / scale) for end in ends)
-        for source, row in enumerate(points):
-            row[str(first)] = rows[0][source]
-            row[str(max(last - 1, first + 1))] = rows[-1][source]
-    shape = "linear" if changing else "step"
-    return [{"interpolation": shape, "points": row} for row in points]
+    rows = [_rows(text, number, count, ends) for number in range(len(pieces))]
+    if scale is None and [len(row) for row in rows] != [1]:
+        places = "places are tokens, and schedules count samples"
+        text.fault(("schedule",), f"{places}. Set the recipe option {_SCALE!r}")
+    if text.faults:
+        return []
+    if [len(row) for row in rows] == [1]:
+        return list(rows[0][0])
+    text.note(_FIRST)
+    shape = "linear" if max(map(len, rows)) > 1 else "step"
+    starts = [[int((piece.get(end) or 0) / scale) for end in ends] for piece in pieces]
+    return [
+        {"interpolation": shape, "points": _points(starts, rows, source)}
+        for source in range(count)
+    ]
+
+
+def _points(
+    starts: list[list[int]], rows: list[list[list[float]]], source: int
+) -> dict[str, float]:
+    """Return the points of the schedule of a source, from all pieces."""
+    points = {}
+    for (first, last), weights in zip(starts, rows, strict=True):
+        points[str(first)] = weights[0][source]
+        points[str(max(last - 1, first + 1))] = weights[-1][source]
+    return points
+
+
+def _rows(
+    text: RecipeText, number: int, count: int, ends: tuple[str, str]
+) -> list[list[float]]:
+    """Return the weights of a piece of the schedule: of its start, and of its end."""
+    piece = text.value["schedule"][number]
+    at: KeyPath = ("schedule", number)
+    text.check_keys(at, piece, ("schedule_type", *_PIECE, *ends), _IGNORES)
+    form = checked(text, (*at, "schedule_type"), piece.get("schedule_type"), _ROWS)
+    rows = [piece[key] for key in _PIECE if key in piece]
+    if [len(row) for row in rows] != [count] * _ROWS.get(form, 1):
+        text.fault(at, f"expected {count} weights. VeOmni stops here, too")
+    return rows
 
 
 # NVIDIA: blends of Nemotron.

@@ -8,8 +8,8 @@ from collections.abc import Collection, Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
-from energize.core.validation import KeyPath, short
-from energize.data.files import path_of
+from energize.core.validation import KeyPath, parse_json, short
+from energize.data.files import files_at, path_of
 from energize.errors import nearest
 from energize.recipes.recipe import IMAGE_FOLDER, Recipe, RecipeEntry, RecipeText
 
@@ -64,6 +64,24 @@ def entry_of(
     return RecipeEntry({"path": str(file), **keys}, at, renamed)
 
 
+def read_json(text: RecipeText, path: KeyPath, name: str) -> Any:
+    """Return the content of a JSON file; None, with a fault, if it cannot be read.
+
+    Args:
+        text: The recipe.
+        path: The path of the value in the recipe.
+        name: The path of the file.
+    """
+    file = text.existing(path, name)
+    if file is None:
+        return None
+    try:
+        return parse_json(files_at(file).read(str(file)), unique=True)
+    except (OSError, ValueError) as reason:
+        text.fault(path, f"{file} cannot be read: {reason}")
+        return None
+
+
 def interleaved(
     text: RecipeText,
     entries: Sequence[RecipeEntry],
@@ -80,22 +98,14 @@ def interleaved(
         stop: "first_exhausted"; "all_exhausted", which repeats entries until each has
             been read; or "all_exhausted_without_replacement".
     """
-    listed = weights.split(",") if isinstance(weights, str) else weights
-    shares = [float(weight) for weight in listed or [1] * len(entries)]
-    if len(shares) != len(entries) or not any(shares):
-        stops = f"{text.format} stops here, too"
-        text.fault((), f"{len(entries)} datasets have the shares {shares}. {stops}")
-        return text.mix("blend", entries, ())
+    rows = _shares(text, entries, weights)
     text.note(
         f"{text.format} draws the source of every sample at random; here shares are "
         "exact, and equal on all ranks"
     )
-    rows = list(zip(entries, shares, strict=True))
-    if stop == "all_exhausted":
-        sizes = [
-            size_of(text, entry) / Fraction(share) for entry, share in rows if share
-        ]
-        size = math.ceil(max(sizes) * Fraction(sum(shares)))
+    if stop == "all_exhausted" and rows:
+        sizes = [size_of(text, entry) / share for entry, share in rows if share]
+        size = math.ceil(max(sizes) * sum(share for _, share in rows))
         weighed = [_weighed(entry, "proportion", share) for entry, share in rows]
         return text.mix("blend", weighed, (), epoch_size=size)
     settings = {"stop": stop.removesuffix("_without_replacement")}
@@ -105,13 +115,37 @@ def interleaved(
     return text.mix("blend", weighed, (), **settings)
 
 
-def _weighed(entry: RecipeEntry, key: str, share: float) -> RecipeEntry:
+def _shares(
+    text: RecipeText,
+    entries: Sequence[RecipeEntry],
+    weights: str | Sequence[float] | None,
+) -> list[tuple[RecipeEntry, Fraction]]:
+    """Return entries with their shares; none, with a fault, if they do not fit."""
+    listed = weights.split(",") if isinstance(weights, str) else weights
+    shares = [Fraction(str(weight).strip()) for weight in listed or [1] * len(entries)]
+    if len(shares) == len(entries) and any(shares):
+        return list(zip(entries, shares, strict=True))
+    shown = [*map(float, shares)]
+    stops = f"{text.format} stops here, too"
+    text.fault((), f"{len(entries)} datasets have the shares {shown}. {stops}")
+    return []
+
+
+def _weighed(entry: RecipeEntry, key: str, share: Fraction) -> RecipeEntry:
     """Return an entry with a share; one with a number of samples as a blend."""
-    keys = dict(entry.keys)
+    keys = entry.keys
     if "choose" in keys:
-        name = keys.pop("name")
-        keys = {"name": name, **FIXED, "blend": [keys]}
-    return entry._replace(keys={**keys, key: share})
+        keys = {**FIXED, "blend": [keys]}
+    return entry._replace(keys={**keys, key: float(share)})
+
+
+def is_drawn(entries: Sequence[RecipeEntry]) -> bool:
+    """Return whether some entries have a part of their samples, or repeat samples.
+
+    Args:
+        entries: The entries.
+    """
+    return any({"choose", "repeat"} & entry.keys.keys() for entry in entries)
 
 
 def size_of(text: RecipeText, entry: RecipeEntry) -> int:
@@ -164,21 +198,22 @@ def conversation_fields(
         >>> conversation_fields({"prompt": "q", "response": "a"})["field_map"]
         {'turns': 'chat(user=q, assistant=a)'}
     """
+    if not ranking and columns.keys().isdisjoint(("messages", "response")):
+        field_map = {"text": columns.get("prompt", "")}
+        return {"sample_type": "TextSample", "field_map": field_map}
     fields = {name: columns[name] for name in (*MEDIA, "tools") if name in columns}
-    listed = [columns[name] for name in ("messages",) if name in columns]
-    if not listed and not ranking and "response" not in columns:
-        return {
-            "sample_type": "TextSample",
-            "field_map": {"text": columns.get("prompt", "")},
-        }
-    call = "placed" if listed else "chat"
-    if last:
-        call = "last_answer"
-    listed += [f"{_LABELS.get(n, n)}={columns[n]}" for n in _LABELLED if n in columns]
-    turns = f"{call}({', '.join(listed)})"
+    turns = _turns(columns, last=last)
     if not ranking:
         field_map = {"turns": turns, **fields}
         return {"sample_type": "ConversationSample", "field_map": field_map}
     answers = {name: columns.get(name, name) for name in ("chosen", "rejected")}
     field_map = {**answers, "prompt": turns, **fields}
     return {"sample_type": "PreferenceSample", "field_map": field_map}
+
+
+def _turns(columns: Mapping[str, Any], *, last: bool) -> str:
+    """Return the part of the field `turns`."""
+    call = "placed" if "messages" in columns else "chat"
+    listed = [columns["messages"]] if "messages" in columns else []
+    listed += [f"{_LABELS.get(n, n)}={columns[n]}" for n in _LABELLED if n in columns]
+    return f"{'last_answer' if last else call}({', '.join(listed)})"

@@ -256,5 +256,10 @@ class RecipeFormat:
                 text.fault((), f"{message}{self.name}: {', '.join(listed)}")
         if faults:
             return None
-        recipe = self.read(text)
+        try:
+            recipe = self.read(text)
+        except (TypeError, ValueError) as reason:
+            text.fault(
+                (), f"a value has a form that {self.name} does not take: {reason}"
+            )
         return None if faults else recipe

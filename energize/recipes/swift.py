@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from energize.core.validation import KeyPath, parse_json
-from energize.data.files import files_at
 from energize.recipes.parts import (
     FIXED,
     IMAGES,
@@ -16,6 +15,8 @@ from energize.recipes.parts import (
     entry_of,
     hold_out,
     interleaved,
+    is_drawn,
+    read_json,
 )
 from energize.recipes.recipe import Recipe, RecipeEntry, RecipeFormat, RecipeText
 
@@ -57,17 +58,16 @@ def _read_run(text: RecipeText) -> Recipe:
     keys = {**text.value, **text.options}
     listed = keys["dataset"]
     names = listed.split() if isinstance(listed, str) else listed
+    described = _described(text, keys.get("custom_dataset_info") or [])
     columns = keys.get("columns") or {}
     columns = parse_json(columns) if isinstance(columns, str) else columns
-    described = _described(text, keys.get("custom_dataset_info") or [])
     entries = []
     for number, name in enumerate(names):
         entry = _entry(text, ("dataset", number), str(name))
-        parts = {**described.get(entry.keys.get("path", ""), {}), **columns}
-        by_part = {_NAMES.get(part, part): column for column, part in parts.items()}
-        fields = conversation_fields(by_part) if by_part.keys() & _ANSWERED else {}
-        entries.append(entry._replace(keys={**entry.keys, **fields}))
-    text.note(_DRAWS)
+        renamed = {**described.get(entry.keys.get("path", ""), {}), **columns}
+        entries.append(_with_columns(entry, renamed))
+    if "split_dataset_ratio" in keys or is_drawn(entries):
+        text.note(_DRAWS)
     shares = keys.get("interleave_prob")
     if shares is None:
         recipe = text.mix("blend", entries, ("dataset",), **FIXED)
@@ -82,13 +82,20 @@ def _read_run(text: RecipeText) -> Recipe:
 _ANSWERED = {"messages", "response"}
 
 
+def _with_columns(entry: RecipeEntry, columns: Mapping[str, str]) -> RecipeEntry:
+    """Return an entry with a field map, if its columns have names for the answer."""
+    by_part = {_NAMES.get(part, part): column for column, part in columns.items()}
+    if by_part.keys().isdisjoint(_ANSWERED):
+        return entry
+    return entry._replace(keys={**entry.keys, **conversation_fields(by_part)})
+
+
 def _described(text: RecipeText, names: Any) -> Mapping[str, Mapping[str, str]]:
     """Return the columns of each path that files of datasets describe."""
     columns = {}
     for name in [names] if isinstance(names, str) else names:
         at: KeyPath = ("custom_dataset_info",)
-        file = text.existing(at, name)
-        for row in [] if file is None else parse_json(files_at(file).read(str(file))):
+        for row in read_json(text, at, name) or []:
             text.check_keys(at, row, _INFO, "ms-swift stops here, too")
             path = os.path.join(os.path.dirname(name), row.get("dataset_path", ""))
             columns[text.absolute(path)] = row.get("columns") or {}
@@ -103,10 +110,9 @@ def _entry(text: RecipeText, at: KeyPath, name: str) -> RecipeEntry:
     if marked and not size.isdigit():
         text.fault(at, f"expected a number after #, got {name}. ms-swift stops, too")
     entry = entry_of(text, at, {"path": path.replace(":", "/")}, {})
-    keys = {**entry.keys, "name": os.path.basename(path)}
-    if size.isdigit() and marked:
-        keys["choose"] = int(size)
-    return entry._replace(keys=keys)
+    if marked and size.isdigit():
+        entry = entry._replace(keys={**entry.keys, "choose": int(size)})
+    return entry
 
 
 SWIFT: Final = RecipeFormat("ms-swift", _is_run, _read_run, {**_RUN, **IMAGES})

@@ -377,6 +377,11 @@ FAULTS = [
         ],
     ),
     ("swift.yaml", {"dataset": ["data/a.json#x"]}, ["expected a number after #"]),
+    (
+        "swift.yaml",
+        {"dataset": ["data/a.json"], "columns": "{"},
+        ["swift.yaml:1: a value has a form that ms-swift does not take"],
+    ),
 ]
 
 
