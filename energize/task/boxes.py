@@ -64,9 +64,17 @@ class BoxFormat:
             height: Height of the image.
 
         Raises:
-            DataError: For a box that is not in the image or has no area.
+            DataError: For a box of other than four numbers, outside of the image, or
+                without area.
         """
-        values = torch.as_tensor(boxes, dtype=torch.float64).reshape(-1, 4)
+        try:
+            values = torch.as_tensor(boxes, dtype=torch.float64)
+            values = values.reshape(len(values), 4)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise DataError(
+                f"boxes must be a list of four numbers for each box, got {boxes!r:.80}."
+                " Convert points and polygons first"
+            ) from error
         corners = values * self._scale(width, height)
         if self.layout == "xywh":
             corners[:, 2:] += corners[:, :2]

@@ -105,6 +105,16 @@ def test_boxes_that_are_none_name_number_value_and_remedy(box):
         form.to_pixels([BOX, box], WIDTH, HEIGHT)
 
 
+@pytest.mark.parametrize(
+    "boxes", [[[1, 2], [3, 4]], [1, 2, 3, 4], [[1] * 8], [["1", 2, 3, 4]], None]
+)
+def test_points_polygons_and_flat_lists_are_not_boxes(boxes):
+    form = BoxFormat(layout="xyxy", units="pixels")
+    with pytest.raises(DataError, match="four numbers for each box"):
+        form.to_pixels(boxes, WIDTH, HEIGHT)
+    assert form.to_pixels([], WIDTH, HEIGHT).shape == (0, 4)
+
+
 def test_formats_that_do_not_exist_are_errors():
     with pytest.raises(ConfigError, match="layout"):
         BoxFormat(layout="cxcywh", units="pixels")
@@ -216,6 +226,7 @@ def test_samples_that_do_not_fit_are_damaged_or_left_out():
         encoder_of("qwen")
 
 
+@pytest.mark.jobs
 def test_a_row_that_is_damaged_is_named_by_file_and_line(tmp_path, caplog):
     image_of().save(tmp_path / "0.png")
     rows = [
