@@ -95,8 +95,9 @@ check: lint test jobs docs
 # and benchmarks that run both them and energize.
 peers: .venv-energon/.ready .venv-streaming/.ready
 
-bench: $(READY) .venv-energon/.ready
-	$(BIN)/python -m benchmarks.loading --energon .venv-energon/bin/python
+# Loading, beside libraries that read the same photographs.
+bench: $(READY)
+	$(BIN)/python -m benchmarks
 
 # Mixing, beside libraries that have an environment of their own.
 bench-mixing: $(READY) .venv-mixing/.ready
@@ -134,6 +135,11 @@ $(VENV)/.docs: pyproject.toml constraints/tested.txt
 		grain torchdata webdataset datasets torch
 	touch $@
 
+.venv-litdata/.ready: constraints/litdata.txt
+	test -x .venv-litdata/bin/python || $(PYTHON) -m venv .venv-litdata
+	.venv-litdata/bin/python -m pip install -q --no-compile -c constraints/litdata.txt litdata pillow torch
+	touch $@
+
 # torch, Pillow and what else its base imports are those of .venv, found by a path file: a second
 # torch would take ten times the disk.
 .venv-streaming/.ready: constraints/streaming.txt | $(READY)
@@ -143,5 +149,5 @@ $(VENV)/.docs: pyproject.toml constraints/tested.txt
 	touch $@
 
 clean:
-	rm -rf $(VENV) .venv-energon .venv-streaming .venv-mixing $(DEMO_DATA)
+	rm -rf $(VENV) .venv-energon .venv-streaming .venv-mixing .venv-litdata $(DEMO_DATA)
 	rm -rf build site .pytest_cache .mypy_cache .ruff_cache

@@ -1,6 +1,11 @@
-"""Samples per second of energize and of what else reads such folders, side by side.
+"""Samples per second of energize and of other libraries, side by side in one run.
 
-python -m benchmarks.loading --energon .venv-energon/bin/python
+    python -m benchmarks.loading --energon PYTHON --streaming PYTHON --litdata PYTHON
+
+`python -m benchmarks` installs the other libraries first, and writes a JSON file and a
+plot. Two folders of photographs have six and four tenths of the samples; MosaicML
+Streaming and litData read them in their own formats. Batches have 32 samples: bytes
+("raw"), or pixels as uint8 ("decoded"), which have to be equal in number and size.
 """
 
 from __future__ import annotations
@@ -9,6 +14,7 @@ import argparse
 import json
 import os
 import platform
+import shutil
 import statistics
 import sys
 import tempfile
@@ -20,9 +26,16 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.common.comparing import OWN, Comparison, Subject, compare
+from benchmarks.common.comparing import (
+    OWN,
+    Comparison,
+    Subject,
+    compare,
+    failure,
+    run_module,
+)
 from benchmarks.common.measuring import Case
-from benchmarks.common.photographs import prepared_folder, shard_paths
+from benchmarks.common.photographs import prepared_folder
 
 __all__ = ["run"]
 
@@ -31,11 +44,11 @@ _BATCH_SIZE = 32
 
 def run(arguments: argparse.Namespace, console: Console) -> dict[str, Comparison]:
     """Measure all cases and print them as they come."""
-    folder = prepared_folder(Path(arguments.data), arguments.samples)
-    subjects = _subjects(arguments.energon)
+    subjects = _subjects(arguments)
+    folder = _two_folders(Path(arguments.data), arguments.samples, subjects)
     comparisons: dict[str, Comparison] = {}
     for name, case in _cases(str(folder), arguments.samples).items():
-        if arguments.only and arguments.only not in name:
+        if arguments.only and not any(text in name for text in arguments.only):
             continue
         _warm_page_cache(folder)
         comparisons[name] = compare(case, subjects, arguments.runs)
@@ -48,36 +61,75 @@ def _cases(folder: str, samples: int) -> dict[str, Case]:
         return Case(
             folder=folder,
             image_decode=image_decode,
-            batch_size=None if image_decode is None else _BATCH_SIZE,
+            batch_size=_BATCH_SIZE,
             workers=workers,
             samples=samples,
         )
 
     return {
         "raw, in process": case(None, 0),
-        "torchrgb, in process": case("torchrgb", 0),
-        "torchrgb, 2 workers": case("torchrgb", 2),
-        "torchrgb8, in process": case("torchrgb8", 0),
-        "torchrgb8, 2 workers": case("torchrgb8", 2),
+        "raw, 2 workers": case(None, 2),
+        "decoded, in process": case("torchrgb8", 0),
+        "decoded, 2 workers": case("torchrgb8", 2),
     }
 
 
-def _subjects(energon: str | None) -> dict[str, Subject]:
+_PEERS = ("energon", "streaming", "litdata")
+"""Libraries with environments of their own."""
+
+
+def _subjects(arguments: argparse.Namespace) -> dict[str, Subject]:
     subjects = {OWN: Subject(sys.executable, "benchmarks.programs.loading_energize")}
-    if energon is not None:
-        # Not resolved: a virtual environment is known by the path of its link to the
-        # interpreter.
-        subjects["energon"] = Subject(
-            os.path.abspath(energon), "benchmarks.programs.loading_energon"
-        )
+    for name in _PEERS:
+        python = getattr(arguments, name)
+        if python is not None:
+            # Not resolved: a virtual environment is known by the path of its link to
+            # the interpreter.
+            module = f"benchmarks.programs.loading_{name}"
+            subjects[name] = Subject(os.path.abspath(python), module)
     subjects["webdataset"] = Subject(
         sys.executable, "benchmarks.programs.loading_webdataset"
     )
     return subjects
 
 
+def _two_folders(root: Path, samples: int, subjects: Mapping[str, Subject]) -> Path:
+    """Return a folder of two folders of photographs, in all formats that are read."""
+    folder = root / f"two-{samples}"
+    folder.mkdir(parents=True, exist_ok=True)
+    for part in ("0", "1"):
+        if not (folder / part).exists():
+            made = prepared_folder(folder / "made", samples // 2)
+            shutil.copytree(made, folder / part)
+        for name in set(subjects) & {"streaming", "litdata"}:
+            suffix = {"streaming": "mds", "litdata": "litdata"}[name]
+            if not (folder / f"{part}.{suffix}" / "index.json").exists():
+                _write(subjects[name].python, name, folder / part)
+    for library, name in (("energize", "mix"), ("megatron.energon", "mix-energon")):
+        parts = "".join(
+            f"      - {{weight: {weight}, path: ./{part}}}\n"
+            for part, weight in enumerate((6, 4))
+        )
+        (folder / f"{name}.yaml").write_text(
+            f"__module__: {library}\n__class__: MetadatasetV2\n"
+            f"splits:\n  train:\n    blend:\n{parts}"
+        )
+    return folder
+
+
+def _write(python: str, name: str, folder: Path) -> None:
+    """Write the photographs of a folder in the format of a library."""
+    case = json.dumps({"data": str(folder)})
+    module = "benchmarks.programs.object_storage"
+    done = run_module(os.path.abspath(python), module, name, case, "write")
+    if done.returncode:
+        raise failure(done)
+
+
 def _warm_page_cache(folder: Path) -> None:
-    for shard in shard_paths(folder):
+    for shard in folder.rglob("*"):
+        if not shard.is_file():
+            continue
         with open(shard, "rb") as file:
             while file.read(1 << 24):
                 pass
@@ -138,6 +190,46 @@ def _as_json(
     }
 
 
+def _overview(comparisons: Mapping[str, Comparison]) -> Table:
+    """Return samples per second of all cases: median, and lowest to highest."""
+    table = Table(title="samples per second: median (lowest - highest)")
+    table.add_column("")
+    for name in comparisons:
+        table.add_column(name, justify="right")
+    for subject in next(iter(comparisons.values())).measured:
+        cells = []
+        for comparison in comparisons.values():
+            rates = comparison.rates(subject)
+            spread = f"{min(rates):,.0f} - {max(rates):,.0f}"
+            cells.append(f"{statistics.median(rates):,.0f} ({spread})")
+        table.add_row(subject, *cells)
+    return table
+
+
+def _draw(
+    machine: Mapping[str, Any], comparisons: Mapping[str, Comparison], path: str
+) -> None:
+    """Draw the medians as bars, with the lowest and highest rates."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(3 * len(comparisons), 3), layout="constrained")
+    axes = figure.subplots(1, len(comparisons), squeeze=False)[0]
+    for axis, (name, comparison) in zip(axes, comparisons.items(), strict=True):
+        subjects = list(comparison.measured)[::-1]
+        rates = [comparison.rates(subject) for subject in subjects]
+        medians = [statistics.median(values) for values in rates]
+        lower = [m - min(values) for m, values in zip(medians, rates, strict=True)]
+        upper = [max(values) - m for m, values in zip(medians, rates, strict=True)]
+        colours = ["#3b7dd8" if subject == OWN else "#a8a8a3" for subject in subjects]
+        axis.barh(subjects, medians, xerr=[lower, upper], color=colours)
+        axis.set_title(name, loc="left", fontsize=9)
+        axis.spines[["top", "right"]].set_visible(False)
+    figure.supxlabel(
+        f"samples per second, {machine['cores']} cores, {machine['cpu']}", fontsize=8
+    )
+    figure.savefig(path, metadata={"Date": None} if path.endswith(".svg") else None)
+
+
 def _versions(comparisons: Mapping[str, Comparison]) -> str:
     shown = [
         f"{name}: "
@@ -149,17 +241,21 @@ def _versions(comparisons: Mapping[str, Comparison]) -> str:
 
 def _parsed(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="benchmarks.loading", description=__doc__)
-    parser.add_argument(
-        "--energon", help="the interpreter of an environment with megatron-energon"
-    )
+    for name in _PEERS:
+        parser.add_argument(
+            f"--{name}", help=f"the interpreter of an environment with {name}"
+        )
     parser.add_argument(
         "--samples", type=int, default=16000, help="photographs made and measured"
     )
     parser.add_argument(
         "--runs", type=int, default=5, help="measurements of each library and case"
     )
-    parser.add_argument("--only", help="only cases whose name contains this text")
+    parser.add_argument(
+        "--only", action="append", help="only cases whose name contains this text"
+    )
     parser.add_argument("--json", help="file for all measurements")
+    parser.add_argument("--plot", help="file for a plot, .svg or .png")
     parser.add_argument(
         "--data",
         default=os.path.join(tempfile.gettempdir(), "energize-benchmarks"),
@@ -176,10 +272,13 @@ def main(argv: list[str] | None = None) -> None:
     comparisons = run(arguments, console)
     if comparisons:
         console.print(_versions(comparisons))
+        console.print(_overview(comparisons))
     if arguments.json:
         Path(arguments.json).write_text(
             json.dumps(_as_json(machine, comparisons), indent=1)
         )
+    if arguments.plot:
+        _draw(machine, comparisons, arguments.plot)
 
 
 if __name__ == "__main__":

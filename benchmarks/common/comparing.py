@@ -20,6 +20,8 @@ OWN = "energize"
 
 _REPOSITORY = Path(__file__).resolve().parents[2]
 _SECONDS = 1800
+_SECONDS_OF_MEASUREMENT = 300
+"""Limits how long a library that hangs delays the others."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,8 @@ class Subject:
         fails.
         """
         arguments = str(time.monotonic()), json.dumps(asdict(case))
-        done = run_module(self.python, self.module, *arguments)
+        seconds = _SECONDS_OF_MEASUREMENT
+        done = run_module(self.python, self.module, *arguments, seconds=seconds)
         if done.returncode:
             raise failure(done)
         return Measurement(**json.loads(done.stdout.splitlines()[-1]))
@@ -51,11 +54,13 @@ class Comparison:
     case: Case
     measured: Mapping[str, Sequence[Measurement]]
 
+    def rates(self, name: str) -> list[float]:
+        """Samples per second in each round."""
+        return [each.samples / each.wall for each in self.measured[name]]
+
     def rate(self, name: str) -> float:
         """Samples per second; the median of the rounds."""
-        return statistics.median(
-            each.samples / each.wall for each in self.measured[name]
-        )
+        return statistics.median(self.rates(name))
 
     def cpu(self, name: str) -> float:
         """Microseconds of CPU time per sample, of all processes; the median of the

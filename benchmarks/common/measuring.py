@@ -15,7 +15,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
 
-__all__ = ["Case", "Measurement", "Size", "main"]
+__all__ = ["SHARES", "Case", "Measurement", "Size", "main"]
 
 _WARM_UP = 1 / 8
 """The part of the samples, read before the clock starts, on top of those that are
@@ -29,8 +29,10 @@ _TICKS = 100
 class Case:
     """What is asked of every library: shuffled samples for ever, as described here.
 
-    `image_decode`: what JPEG bytes become, None for the bytes themselves; `batch_size`:
-    None for single samples; `samples`: how many are measured.
+    `folder`: a folder of photographs, or one with two of them, "0" and "1", which have
+    six and four tenths of the samples; `image_decode`: what JPEG bytes become, None for
+    the bytes themselves; `batch_size`: None for single samples; `samples`: how many are
+    measured.
     """
 
     folder: str
@@ -40,6 +42,16 @@ class Case:
     samples: int
     shuffle_buffer_size: int | None = 1000
     max_samples_per_sequence: int | None = 100
+
+    @property
+    def folders(self) -> list[str]:
+        """The folders of photographs."""
+        parts = [Path(self.folder) / name for name in ("0", "1")]
+        return [str(part) for part in parts if part.exists()] or [self.folder]
+
+
+SHARES = (0.6, 0.4)
+"""The shares of two folders."""
 
 
 class Size(NamedTuple):
@@ -118,12 +130,19 @@ def _size_of_sample(image: Any, caption: Any) -> Size:
 
 
 def _size_of_batch(image: Any, caption: Any) -> Size:
-    return Size(len(caption), image.nbytes)
+    size = sum(map(len, image)) if _is_raw(image) else image.nbytes
+    return Size(len(caption), size)
+
+
+def _is_raw(images: Any) -> bool:
+    return isinstance(images, list | tuple)
 
 
 def _look_of(image: Any) -> str:
     if isinstance(image, bytes):
         return "bytes"
+    if _is_raw(image):
+        return f"{len(image)} times bytes"
     return f"{type(image).__name__} {image.dtype} {tuple(image.shape)}"
 
 

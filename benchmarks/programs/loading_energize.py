@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from benchmarks.common.measuring import Case, main
@@ -22,8 +23,9 @@ def _open_items(case: Case) -> Iterator[Any]:
         if case.image_decode is None
         else SampleDecoder(image_decode=case.image_decode)
     )
+    mix = Path(case.folder) / "mix.yaml"
     dataset = get_train_dataset(
-        case.folder,
+        mix if mix.exists() else case.folder,
         worker_config=WorkerConfig(num_workers=case.workers),
         batch_size=case.batch_size,
         shuffle_buffer_size=case.shuffle_buffer_size,

@@ -5,6 +5,7 @@ installed.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from megatron.energon import (
@@ -25,8 +26,9 @@ def _open_items(case: Case) -> Iterator[Any]:
         if case.image_decode is None
         else SampleDecoder(image_decode=case.image_decode)
     )
+    mix = Path(case.folder) / "mix-energon.yaml"
     dataset = get_train_dataset(
-        case.folder,
+        mix if mix.exists() else case.folder,
         worker_config=WorkerConfig(rank=0, world_size=1, num_workers=case.workers),
         batch_size=case.batch_size,
         shuffle_buffer_size=case.shuffle_buffer_size,

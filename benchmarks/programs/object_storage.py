@@ -25,7 +25,15 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-__all__ = ["ENDPOINT", "OPENERS", "WRITERS", "Asked", "Epoch", "Measured"]
+__all__ = [
+    "ENDPOINT",
+    "OPENERS",
+    "WRITERS",
+    "Asked",
+    "Epoch",
+    "Measured",
+    "module_of_streaming",
+]
 
 ENDPOINT = "AWS_ENDPOINT_URL"
 """The environment variable that holds the URL of the store."""
@@ -156,10 +164,10 @@ def _webdataset(asked: Asked) -> Iterator[Any]:
 
 def _streaming(asked: Asked) -> Iterator[Any]:
     """MosaicML Streaming."""
-    reads = _of_streaming(
+    reads = module_of_streaming(
         "dataset"
     ).StreamingDataset  # imported first, as others import it
-    _of_streaming("util").clean_stale_shared_memory()
+    module_of_streaming("util").clean_stale_shared_memory()
     os.environ["S3_ENDPOINT_URL"] = os.environ.get(ENDPOINT, "")
     dataset = reads(
         remote=f"s3://{asked.key}.mds" if asked.remote else None,
@@ -174,7 +182,7 @@ def _streaming(asked: Asked) -> Iterator[Any]:
     return _loaded(dataset, asked, import_module("torch.utils.data").DataLoader)
 
 
-def _of_streaming(module: str) -> Any:
+def module_of_streaming(module: str) -> Any:
     """A module of its base, without what its top level imports for other parts of
     it.
     """
@@ -247,7 +255,7 @@ _PACKAGES = {"energon": "megatron-energon", "streaming": "mosaicml-streaming"}
 
 def write_mds(data: str) -> None:
     """Write a folder of tar files as MDS shards beside it."""
-    writer = _of_streaming("format").MDSWriter
+    writer = module_of_streaming("format").MDSWriter
     columns = {"jpg": "bytes", "txt": "str"}
     with writer(
         columns=columns, out=f"{data}.mds", size_limit=_SHARD, exist_ok=True
@@ -373,7 +381,7 @@ def _spent(server: int) -> dict[str, float]:
 if __name__ == "__main__":
     name, case, *wanted = sys.argv[1:]
     if wanted:
-        WRITERS[name](Asked(**json.loads(case)).data)
+        WRITERS[name](json.loads(case)["data"])
     else:
         print(json.dumps(asdict(main(name, Asked(**json.loads(case))))), flush=True)
         os._exit(0)  # without waiting for what still downloads
