@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from codecs import BOM_UTF8
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from energize.core import limits
 from energize.data.files import files_at
+from energize.data.media import kind_by_name
 from energize.recipes.internvl import EAGLE, INTERNVL
 from energize.recipes.llamafactory import INFO, RUN, V1
 from energize.recipes.llava import LLAVA
@@ -62,6 +64,14 @@ def is_recipe(file: Path) -> bool:
         content = files.read(location)
         if not content.removeprefix(BOM_UTF8).lstrip().startswith(b"{"):
             return False
-        return format_of(json.loads(content)) is not None
+        value = json.loads(content)
     except (OSError, ValueError, RecursionError):
         return False
+    return format_of(value) is not None and not _names_media(value)
+
+
+def _names_media(value: Mapping[str, Any]) -> bool:
+    """Return whether entries name images or videos, as rows by key do."""
+    entries = [entry for entry in value.values() if isinstance(entry, Mapping)]
+    texts = [text for entry in entries for text in entry.values()]
+    return any(isinstance(text, str) and kind_by_name(text) for text in texts)

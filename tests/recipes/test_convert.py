@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from typer.testing import CliRunner
 
@@ -38,3 +40,19 @@ def test_a_metadataset_is_not_a_recipe(tmp_path):
     done = CliRunner().invoke(app, ["convert-recipe", str(mix)])
     assert done.exit_code != 0
     assert "is a metadataset already" in done.output
+
+
+def test_rows_by_key_with_names_of_images_are_data(tmp_path):
+    annotations(tmp_path / "a.json", 3, images=tmp_path)
+    rows = {
+        f"row{number}": {"file_name": f"a_{number}.jpg", "caption": f"text {number}"}
+        for number in range(3)
+    }
+    file = tmp_path / "captions.json"
+    file.write_text(json.dumps(rows))
+    dataset = get_train_dataset(file, batch_size=None)
+    assert sorted(dataset[i].caption for i in range(3)) == [
+        "text 0",
+        "text 1",
+        "text 2",
+    ]
