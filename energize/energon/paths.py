@@ -120,7 +120,11 @@ def _command(name: str) -> Any:
     from typer.main import get_group
 
     [program] = entry_points(group="console_scripts", name="energize")
-    return get_group(program.load()).commands.get(name)
+    group = get_group(program.load())
+    if name not in group.commands:
+        return None
+    context = group.make_context(group.name, [], resilient_parsing=True)
+    return group.resolve_command(context, [name])[1]
 
 
 class _PathFinder(MetaPathFinder, Loader):

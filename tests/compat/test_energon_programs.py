@@ -8,6 +8,7 @@ import logging
 from itertools import chain, islice
 
 import pytest
+from click.testing import CliRunner
 from energize.energon.epathlib import EPath
 from energize.energon.flavors import BaseWebdatasetFactory
 
@@ -158,6 +159,19 @@ def _samples(folder):
     return iter(
         get_train_dataset(folder, worker_config=ALONE, batch_size=None, **USUAL)
     )
+
+
+# Commands
+
+
+def test_commands_of_tools_are_click_commands(tmp_path):
+    from energize.energon.tools.prepare import command
+
+    path = tmp_path / "lines.jsonl"
+    path.write_text('{"n": 1}\n{"n": 2}\n')
+    done = CliRunner().invoke(command, [str(path)], catch_exceptions=False)
+    assert (done.exit_code, path.with_name("lines.jsonl.idx").exists()) == (0, True)
+    assert "Done" in done.output
 
 
 # Paths in stores
