@@ -16,7 +16,6 @@ from energize.recipes.recipe import (
 )
 
 _RESAMPLING = "use_data_resampling"
-_DATA_KEYS = ("root", "annotation", "repeat_time", "length")
 _MODEL_KEYS = (
     "data_augment",
     "dynamic_image_size",
@@ -24,6 +23,7 @@ _MODEL_KEYS = (
     "max_dynamic_tiles",
 )
 _EAGLE_KEYS = ("weight", "modality", "modility")
+_KEYS = ("repeat_time", "length", *_MODEL_KEYS, *_EAGLE_KEYS)
 _RENAMED = {
     "path": "annotation",
     IMAGE_FOLDER: "root",
@@ -66,37 +66,30 @@ def _read(text: RecipeText) -> Recipe:
     resampling = bool(text.options.get(_RESAMPLING))
     entries = []
     for name, entry in text.value.items():
-        keys = _entry(text, name, entry)
-        if keys is not None and resampling:
-            keys = {"name": keys.pop("name"), "blend_epochized": [keys]}
-        if keys is not None:
-            entries.append(RecipeEntry(keys, (name,), _RENAMED))
+        if text.is_entry((name,), entry, ("annotation", "root"), _KEYS):
+            keys = _entry(text, name, entry)
+            label = {"name": name.replace("/", "_")}
+            whole = {**label, "blend_epochized": [keys]} if resampling else label | keys
+            entries.append(RecipeEntry(whole, (name,), _RENAMED))
     if not resampling:
         return text.mix("blend_epochized", entries, ())
     text.note(_RESAMPLING_NOTE)
     return text.mix("blend", entries, (), weights="sqrt_size")
 
 
-def _entry(text: RecipeText, name: str, entry: Any) -> dict[str, Any] | None:
-    """Return an entry of the metadataset; None if it has a fault."""
-    if not isinstance(entry, Mapping) or not {"annotation", "root"} <= entry.keys():
-        expected = "expected a mapping with 'annotation' and 'root'"
-        text.fault((name,), f"{expected}, got {short(entry)}. {text.format} stops here")
-        return None
-    keys = (*_DATA_KEYS, *_MODEL_KEYS, *_EAGLE_KEYS)
-    text.check_keys((name,), entry, keys, f"{text.format} ignores the key")
+def _entry(text: RecipeText, name: str, entry: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an entry of the metadataset; an empty one for a missing file."""
     if any(entry.get(key) for key in _MODEL_KEYS):
         text.note(_MODEL_NOTE)
     if "weight" in entry:
         text.note(_WEIGHT_NOTE)
     file = text.existing((name, "annotation"), str(entry["annotation"]))
     if file is None:
-        return None
-    amount = _amount(text, (name, "repeat_time"), entry, file)
-    named = {"name": name.replace("/", "_"), "path": str(file), **amount}
+        return {}
+    keys = {"path": str(file), **_amount(text, (name, "repeat_time"), entry, file)}
     if entry["root"] is not None:
-        named[IMAGE_FOLDER] = text.absolute(str(entry["root"]))
-    return named
+        keys[IMAGE_FOLDER] = text.absolute(str(entry["root"]))
+    return keys
 
 
 def _amount(

@@ -17,14 +17,12 @@ from energize.recipes.recipe import (
     RecipeText,
 )
 
-_KEYS = ("json_path", "sampling_strategy")
 _STRATEGY = re.compile(r"\s*(first|end|random)\s*:\s*(\d+)\s*(%?)\s*")
 _BRACES = re.compile(r"(.*)\{([^{}]*,[^{}]*)\}\.json")
 _RANDOM = (
     "LLaVA-NeXT draws the samples of random: without a seed, so that ranks can have "
     "different ones; here the draw depends on the data alone"
 )
-_OTHER_KEYS = "LLaVA-NeXT ignores the key"
 _OTHER_STRATEGY = "LLaVA-NeXT reads the whole file then"
 
 
@@ -38,35 +36,21 @@ def _recognises(value: Any) -> bool:
 
 def _read(text: RecipeText) -> Recipe:
     """Return the recipe: all entries, each once in an epoch, shuffled together."""
-    text.check_keys((), text.value, ("datasets",), _OTHER_KEYS)
+    text.is_entry((), text.value, ("datasets",), ())
     entries = []
     for number, entry in enumerate(text.value["datasets"]):
         path: KeyPath = ("datasets", number)
-        if not isinstance(entry, Mapping) or not isinstance(
-            entry.get("json_path"), str
-        ):
-            text.fault(path, f"expected a mapping with 'json_path', got {short(entry)}")
-            continue
-        text.check_keys(path, entry, _KEYS, _OTHER_KEYS)
-        keys = _entry(text, path, entry)
-        if keys is not None:
+        if text.is_entry(path, entry, ("json_path",), ("sampling_strategy",)):
             renamed = {"path": "json_path", "subset": "sampling_strategy"}
-            entries.append(RecipeEntry(keys, path, renamed))
+            entries.append(RecipeEntry(_entry(text, path, entry), path, renamed))
     return text.mix("blend_epochized", entries, ("datasets",))
 
 
-def _entry(
-    text: RecipeText, path: KeyPath, entry: Mapping[str, Any]
-) -> dict[str, Any] | None:
-    """Return an entry of the metadataset; None for a missing file."""
-    at = (*path, "json_path")
-    name = entry["json_path"]
-    if not name.endswith((".json", ".jsonl")):
-        text.fault(at, f"expected a .json or .jsonl file, got {short(name)}")
-        return None
-    file = text.existing(at, name)
+def _entry(text: RecipeText, path: KeyPath, entry: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an entry of the metadataset; an empty one for a missing file."""
+    file = text.existing((*path, "json_path"), str(entry["json_path"]))
     if file is None:
-        return None
+        return {}
     keys: dict[str, Any] = {"path": str(file)}
     if IMAGE_FOLDER in text.options:
         keys[IMAGE_FOLDER] = text.absolute(os.fspath(text.options[IMAGE_FOLDER]))

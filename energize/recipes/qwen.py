@@ -52,27 +52,20 @@ def _read(text: RecipeText) -> Recipe:
                 f"'NAME%50,NAME', got {short(use)}{hint} Names: {some(text.value)}",
             )
             continue
-        rate = int(match[2] or 100)
-        keys = _entry(text, name, rate)
-        if keys is not None:
+        if text.is_entry((name,), text.value[name], _KEYS, ()):
+            keys = _entry(text, name, int(match[2] or 100))
             named = {"name": use.strip(), **keys}
             entries.append(RecipeEntry(named, (name,), _RENAMED))
     return text.mix("blend_epochized", entries, ())
 
 
-def _entry(text: RecipeText, name: str, rate: int) -> dict[str, Any] | None:
-    """Return an entry of the metadataset; None if it has a fault."""
+def _entry(text: RecipeText, name: str, rate: int) -> dict[str, Any]:
+    """Return an entry of the metadataset; an empty one for an unreadable file."""
     entry = text.value[name]
-    if not isinstance(entry, Mapping) or not set(_KEYS) <= entry.keys():
-        text.fault(
-            (name,), f"expected a mapping with {some(_KEYS)}, got {short(entry)}"
-        )
-        return None
-    text.check_keys((name,), entry, _KEYS, "Qwen-VL ignores the key")
     at: KeyPath = (name, "annotation_path")
     file = text.existing(at, str(entry["annotation_path"]))
     if file is None or _has_packs(text, at, file):
-        return None
+        return {}
     folder = text.absolute(str(entry["data_path"]))
     keys: dict[str, Any] = {"path": str(file), IMAGE_FOLDER: folder}
     if rate < 100:

@@ -130,6 +130,25 @@ class RecipeText:
         if training:
             self.note(f"keys for the trainer are not read here: {some(training)}")
 
+    def is_entry(
+        self, path: KeyPath, entry: Any, needed: Sequence[str], other: Sequence[str]
+    ) -> bool:
+        """Return whether an entry is a mapping with some keys; note its faults.
+
+        Args:
+            path: The path of the entry.
+            entry: The entry.
+            needed: The keys that it needs.
+            other: The keys that it may have.
+        """
+        if not isinstance(entry, Mapping) or not entry.keys() >= {*needed}:
+            expected = f"expected a mapping with {some(needed)}, got {short(entry)}"
+            self.fault(path, f"{expected}. {self.format} stops here, too")
+            return False
+        effect = f"{self.format} ignores the key"
+        self.check_keys(path, entry, (*needed, *other), effect)
+        return True
+
     def absolute(self, name: str) -> str:
         """Return the absolute path of a relative path in the recipe."""
         base = path_of(os.fspath(self.options.get(BASE, ".")))
