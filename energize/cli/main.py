@@ -32,7 +32,7 @@ _USAGE = 2
 """Exit code of wrong arguments."""
 
 
-class _Entry(NamedTuple):
+class _CommandEntry(NamedTuple):
     """A command that is imported when it is used.
 
     Attributes:
@@ -46,101 +46,103 @@ class _Entry(NamedTuple):
     summary: str
 
 
-COMMANDS: Mapping[str, _Entry] = {
-    "init": _Entry(
+COMMANDS: Mapping[str, _CommandEntry] = {
+    "init": _CommandEntry(
         "init",
         "init",
         "Write the inferred settings of data as a metadataset, with comments.",
     ),
-    "prepare": _Entry(
+    "prepare": _CommandEntry(
         "prepare",
         "prepare",
         "Index a folder of tar shards, and write its splits and its sample type.",
     ),
-    "prepare-media": _Entry(
+    "prepare-media": _CommandEntry(
         "prepare",
         "prepare_media",
         "Store width, height, duration and other metadata of all media, for stores.",
     ),
-    "convert": _Entry(
+    "convert": _CommandEntry(
         "prepare",
         "convert",
         "Convert loose files to a prepared folder of tar shards, with the same order.",
     ),
-    "convert-recipe": _Entry(
+    "convert-recipe": _CommandEntry(
         "recipes",
         "convert_recipe",
         "Print the metadataset that a mixture file of another project stands for.",
     ),
-    "info": _Entry(
+    "info": _CommandEntry(
         "look",
         "info",
         "Show samples, shards, splits and fields of a folder, or the parts of a mix.",
     ),
-    "lint": _Entry(
+    "lint": _CommandEntry(
         "lint",
         "lint",
         "Read, decode and type every sample of every split; exit with 1 for any fault.",
     ),
-    "preview": _Entry(
+    "preview": _CommandEntry(
         "look",
         "preview",
         "Show stored samples field by field, or with --html, batches of a run.",
     ),
-    "serve": _Entry(
+    "serve": _CommandEntry(
         "pages",
         "serve",
         "Show the batches of any step of a run in a local browser, until Ctrl-C.",
     ),
-    "plan": _Entry(
+    "plan": _CommandEntry(
         "look",
         "plan",
         "Show the samples and sources of the batches of some steps, and their "
         "efficiency.",
     ),
-    "simulate": _Entry(
+    "simulate": _CommandEntry(
         "look",
         "simulate",
         "Show what a long run reads of each source, and when sources begin to repeat.",
     ),
-    "report": _Entry(
+    "report": _CommandEntry(
         "state",
         "report",
         "Show the progress of a run at a saved state, and the samples of each source.",
     ),
-    "replay": _Entry(
+    "replay": _CommandEntry(
         "look",
         "replay",
         "Show one sample or batch of a run again: its fields, and its source files.",
     ),
-    "blame": _Entry(
+    "blame": _CommandEntry(
         "blame", "blame", "Show the samples of the batches of a step, and their losses."
     ),
-    "profile": _Entry(
+    "profile": _CommandEntry(
         "profile",
         "profile",
         "Measure the stage that limits a run, and how many workers it needs.",
     ),
-    "schema": _Entry("files", "schema", "Print the JSON schema of metadataset files."),
-    "manifest": _Entry(
+    "schema": _CommandEntry(
+        "files", "schema", "Print the JSON schema of metadataset files."
+    ),
+    "manifest": _CommandEntry(
         "files",
         "manifest",
         "Write the small files of all folders of a mix into one file beside it.",
     ),
-    "trust": _Entry(
+    "trust": _CommandEntry(
         "files",
         "trust",
         "Trust the present code of a prepared folder: sample loaders and part filters.",
     ),
-    "state": _Entry(
+    "state": _CommandEntry(
         "state",
         "app",
         "Inspect saved states, compare them with a mix, or move them to an edited mix.",
     ),
-    "cache": _Entry(
+    "cache": _CommandEntry(
         "cache", "app", "Show, fill or clear the node cache of this machine."
     ),
-    "checkpoint": _Entry(
+    "checkpoint": _CommandEntry(
         "state", "checkpoint", "Same as `state`, with the names of Megatron-Energon."
     ),
 }

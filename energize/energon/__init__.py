@@ -136,7 +136,7 @@ from energize.task.pipeline import (
 )
 
 __version__ = "7.4.1"
-"""The release of Megatron-Energon whose names this package has."""
+"""The release of Megatron-Energon with the names of this package."""
 
 __all__ = [
     "AugmentTaskEncoder",

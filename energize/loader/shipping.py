@@ -494,7 +494,7 @@ def _free(memory: Bytes, owner: int) -> None:
 
 
 class _Writable(Protocol):
-    """What a pickler writes to."""
+    """A file that a pickler writes to."""
 
     def write(self, piece: Any, /) -> int:
         """Write bytes, and return their number."""

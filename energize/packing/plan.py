@@ -313,7 +313,7 @@ def aligned_batches(
         [[2, 1], [4], [0, 3], [5]]
     """
     every = 1 << MOST_MODALITIES  # which only a batch without samples lacks
-    samples = _Samples(lengths.tolist(), (masks | every).tolist(), budget)
+    samples = _WindowSamples(lengths.tolist(), (masks | every).tolist(), budget)
     needed = samples.needed(always | every)
     by_needed: dict[int, list[int]] = {}
     for number in np.lexsort((draws, -lengths[: len(draws)])).tolist():
@@ -337,7 +337,7 @@ _Pools: TypeAlias = Mapping[int, list[int]]
 """Possible fillers by modality, by ascending length."""
 
 
-class _Samples(NamedTuple):
+class _WindowSamples(NamedTuple):
     """The samples of a window.
 
     Attributes:

@@ -305,7 +305,7 @@ _FieldPlan = tuple[str, str | None, list[_Option], _Decode | None, FieldCall | N
 of the field, and the function of the options; the last two may be None."""
 
 
-class _Plan(NamedTuple):
+class _LoadPlan(NamedTuple):
     """How fields are read from samples with parts of the same names.
 
     Attributes:
@@ -320,7 +320,7 @@ class _Plan(NamedTuple):
     endings: tuple[str, ...]
 
     @classmethod
-    def of(cls, plans: list[_FieldPlan]) -> _Plan:
+    def of(cls, plans: list[_FieldPlan]) -> _LoadPlan:
         """Return the plan of these fields."""
         names = dict.fromkeys(part for _, part, *_ in plans)
         single = len(names) == len(plans) and None not in names
@@ -552,7 +552,7 @@ class SampleLoader(Generic[T_sample]):
         return {name: match[1] for name, match in matches.items() if match is not None}
 
     @cached_property
-    def _plans(self) -> dict[tuple[str, ...], _Plan]:
+    def _plans(self) -> dict[tuple[str, ...], _LoadPlan]:
         return {}
 
     @cached_property
@@ -573,9 +573,11 @@ class SampleLoader(Generic[T_sample]):
         }
         return {name: call for name, call in calls.items() if call is not None}
 
-    def _planned(self, names: tuple[str, ...]) -> _Plan:
+    def _planned(self, names: tuple[str, ...]) -> _LoadPlan:
         """Return the plan for samples with parts of these names."""
-        plan = _Plan.of([self._plan_field(field, names) for field in self._accesses])
+        plan = _LoadPlan.of(
+            [self._plan_field(field, names) for field in self._accesses]
+        )
         if len(self._plans) < _MOST_PLANS:
             self._plans[names] = plan
         return plan

@@ -30,7 +30,7 @@ class QuestionsTaskEncoder(ProcessorTaskEncoder):
 
     Args:
         processor: A processor of transformers, or a tokenizer for data without images.
-        questions: "turns" asks the questions one after another, in one conversation.
+        questions: "turns" has the questions one after another, in one conversation.
             "separate" hides questions and answers from each other, as if each were a
             sample with the image: they share the tokens up to the first that differs.
             It needs `packing=ModelPacking(model)`, for sdpa or eager attention.

@@ -187,7 +187,7 @@ class VideoTaskEncoder(ProcessorTaskEncoder):
         **options: As of `ProcessorTaskEncoder`.
 
     Raises:
-        ConfigError: For a processor that reads no videos, or whose tokenizer has no
+        ConfigError: For a processor that reads no videos, or a tokenizer without
             offsets.
 
     Example:
