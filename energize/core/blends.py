@@ -386,7 +386,7 @@ def slot_after(dataset: Any, way: Way, items: int) -> int | None:
         if reached is None:
             return None
         items = reached[number]
-        dataset = dataset.inputs[number]
+        dataset = (dataset.children if dataset.indexed else dataset.inputs)[number]
     return items
 
 
@@ -432,6 +432,9 @@ class ContinuedDataset(IndexedDataset[T_co]):
 
     def spans(self, n: int) -> tuple[Sequence[Span], int]:
         return [Span(0, self.read, self.read + max(n - self.since, 0))], n
+
+    def anchor_items(self, n: int) -> list[int]:
+        return [n if n < self.since else n - self.since + self.read]
 
     def make(self, items: list[Any], request: Request) -> list[T_co | Failed]:
         first = int(request.positions.min(initial=self.since))

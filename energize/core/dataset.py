@@ -11,8 +11,9 @@ that is not indexed is a stream: its items are discovered one after another
 from __future__ import annotations
 
 from abc import ABC
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, partial
+from itertools import starmap
 from operator import attrgetter
 from typing import Any, Generic, Self, TypeVar, cast
 
@@ -354,16 +355,31 @@ class IndexedDataset(Dataset[T_co]):
             )
 
     @cached_property
-    def children(self) -> tuple[IndexedDataset[Any], ...]:
+    def children(self) -> Sequence[IndexedDataset[Any]]:
         """The datasets that positions of `route` belong to, one for each input.
 
         They differ from `inputs` if a node resumes them where another one has stopped.
         """
         return cast("tuple[IndexedDataset[Any], ...]", self.inputs)
 
-    def with_children(self, children: Sequence[Any]) -> Self:
-        """Return the same dataset over equal children, which know more anchors."""
-        return self.with_inputs(children)
+    def with_children(self, change: Callable[[int, Any], Any]) -> Self:
+        """Return the same dataset over equal children, which know more anchors.
+
+        Args:
+            change: Returns the new child of a number and a child.
+        """
+        return self.with_inputs(list(starmap(change, enumerate(self.children))))
+
+    def anchor_items(self, n: int) -> Sequence[int | None] | None:
+        """Return the item of every child that is next after the first `n` items.
+
+        States contain facts about them, see `Anchor`.
+
+        Returns:
+            An item per child, by default `reached(n)`; None for a child that no item
+            has come from. None if they are unknown.
+        """
+        return self.reached(n)
 
     def spans(self, n: int) -> tuple[Sequence[Span], int]:
         """Return the runs of input items that the first `n` items are made of.

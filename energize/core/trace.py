@@ -682,6 +682,8 @@ def consumed(node: IndexedNode[Any], n: int, *, items: bool = False) -> Any:
 
 def _add_span(total: Any, node: IndexedNode[Any], span: Span, *, items: bool) -> None:
     child, start, stop, times = span
+    if start == stop:
+        return
     inner = node.children[child]
     numbers = node.source_numbers[child]
     samples = consumed(inner, stop, items=items)

@@ -113,7 +113,7 @@ def read_ahead(node: Any) -> int:
     """Return how many items of an indexed dataset are worth reading at once."""
     if not node.inputs:
         return int(node.read_ahead)
-    least = min(map(read_ahead, node.children))
+    least = min(map(read_ahead, node.inputs))
     return max(1, least // (node.traits.members or 1))
 
 
@@ -168,20 +168,27 @@ def source_numbers(node: Any) -> list[int | Int64Array]:
     Consecutive numbers are returned as the first one.
     """
     if node.traits.mix.shares_sources:
-        number_of = {digest(s.describe()): i for i, s in enumerate(node.sources)}
-        return [
-            np.array(
-                [number_of[digest(source.describe())] for source in child.sources],
-                dtype=np.int64,
-            )
-            for child in node.children
-        ]
+        return shared_numbers(node.sources, node.inputs)
     numbers: list[int | Int64Array] = []
     first = 0
     for child in node.inputs:
         numbers.append(first)
         first += len(child.sources)
     return numbers
+
+
+def shared_numbers(
+    sources: Sequence[Any], datasets: Iterable[Any]
+) -> list[int | Int64Array]:
+    """Return the numbers of the sources of datasets that share some of them."""
+    number_of = {digest(s.describe()): i for i, s in enumerate(sources)}
+    return [
+        np.array(
+            [number_of[digest(source.describe())] for source in dataset.sources],
+            dtype=np.int64,
+        )
+        for dataset in datasets
+    ]
 
 
 def of_sources(node: Any, values: Sequence[Sequence[Any]]) -> list[Any]:
@@ -214,7 +221,7 @@ def distinguished(node: Any, occurrence: int) -> Any:
 def has_single_samples(node: Any) -> bool:
     """Return whether every item is one sample, and all samples are of one source."""
     while len(node.inputs) == 1 and not node.traits.gathers:
-        node = node.children[0]
+        node = node.inputs[0]
     return not node.inputs
 
 
@@ -225,7 +232,7 @@ def has_padding(node: Any) -> bool:
         return True
     if traits.gathers or not node.indexed:
         return False
-    return any(map(has_padding, node.children))
+    return any(map(has_padding, node.inputs))
 
 
 def padding(node: Any, positions: Int64Array) -> BoolArray:
@@ -370,7 +377,9 @@ def anchored_at(node: Any, anchored: Anchored | None) -> Any:
     if anchored is None:
         return node
     facts, n = anchored
-    return _at(node, facts, n, "")
+    resumed = _at(node, facts, n, "")
+    resumed.refs([n])  # locating the item verifies the facts about it
+    return resumed
 
 
 def _at(node: Any, facts: dict[str, Any], n: int, way: str) -> Any:
@@ -379,17 +388,16 @@ def _at(node: Any, facts: dict[str, Any], n: int, way: str) -> Any:
         return node
     anchor = node.traits.loop.anchor
     if anchor is None:
-        reached = node.reached(n)
-        if reached is None:
+        items = node.anchor_items(n)
+        if items is None:
             return node
-        return node.with_children(
-            [
-                _at(child, facts, count, _below(way, number))
-                for number, (child, count) in enumerate(
-                    zip(node.children, reached, strict=True)
-                )
-            ]
-        )
+
+        def anchored(number: int, child: Any) -> Any:
+            item = items[number]
+            below = _below(way, number)
+            return child if item is None else _at(child, facts, item, below)
+
+        return node.with_children(anchored)
     if way not in facts:
         raise StateError(
             f"the saved state's 'anchors' lack {way!r}, they have "
@@ -425,10 +433,10 @@ def _anchored(
         fact = anchor.at(n) if facts is None else facts[way]
         yield from _anchored(node.inputs[0], anchor.start(fact), _below(way, 0), facts)
         return
-    for number, (child, count) in enumerate(
-        zip(node.children, node.reached(n) or (), strict=False)
-    ):
-        yield from _anchored(child, count, _below(way, number), facts)
+    for number, item in enumerate(node.anchor_items(n) or ()):
+        if item is not None:
+            child = node.children[number]
+            yield from _anchored(child, item, _below(way, number), facts)
 
 
 def watcher(node: Any, lane: Lane) -> Callable[[int], None] | None:

@@ -170,6 +170,11 @@ class LimitDataset(IndexedDataset[T_co]):
         whole = self.inputs[0].size
         return cut_epochs(self, n, self.size, 0 if whole == INFINITE else whole)
 
+    def anchor_items(self, n: int) -> list[int]:
+        epoch, at = divmod(n, self.size)
+        whole = self.inputs[0].size
+        return [at if whole == INFINITE else epoch * whole + at]
+
     def open_pass(self, opening: Opening) -> LaneStream[T_co]:
         return LimitStream(
             self.inputs[0], self.size if self.sized else self.length, opening

@@ -118,6 +118,15 @@ def cost_of(length: Length) -> ColumnCost:
     return length if isinstance(length, ColumnCost) else ColumnCost(length)
 
 
+def _wrong_anchor(window: int, items: int, n: int) -> StateError:
+    """Return the error for a window that does not contain item `n`."""
+    return StateError(
+        f"the saved state's 'anchors' have window {window} with {items} items before "
+        f"it, which does not contain item {n}. Load the state as it was saved, with "
+        "the mix that saved it"
+    )
+
+
 class Anchors:
     """The number of items before windows, as far as it is known.
 
@@ -126,6 +135,8 @@ class Anchors:
         known: Windows, and the number of items before each: ascending pairs (items,
             window).
         most_empty: How many windows in a row may have no items.
+        resumed: An item of the first known window, if a state has it. It is verified
+            when the window is planned.
     """
 
     def __init__(
@@ -133,8 +144,10 @@ class Anchors:
         count: Callable[[int], int],
         known: Sequence[tuple[int, int]] = _FIRST,
         most_empty: int = 0,
+        resumed: int | None = None,
     ) -> None:
         self._count = count
+        self._resumed = resumed
         self._known = list(known)
         self._most_empty = most_empty
         self._empty = 0
@@ -155,13 +168,13 @@ class Anchors:
         """Return a window that begins with an item or has begun before it.
 
         Args:
-            item: The item; for item 0 nothing is planned.
+            item: The item; nothing is planned for item 0 and that of a state.
 
         Returns:
             The window, and the number of items before it.
         """
         items, window = self._known[0]
-        if item == items:
+        if item in (items, self._resumed):
             return window, items
         return self.window_of(item) if item else (0, 0)
 
@@ -190,6 +203,10 @@ class Anchors:
     def _extend(self, items: int, window: int) -> None:
         """Count the items of a window."""
         count = self._count(window)
+        resumed = self._resumed
+        if resumed is not None and window == self._known[0][1]:
+            if items != resumed >= items + count:
+                raise _wrong_anchor(window, items, resumed)
         self._empty = 0 if count else self._empty + 1
         if self._empty > self._most_empty:
             raise EmptyDatasetError(
@@ -201,6 +218,8 @@ class Anchors:
     def learn(self, window: int, items: int) -> None:
         """Take note of the number of items before a window."""
         if window <= self._known[0][1]:
+            if window < self._known[0][1]:
+                self._earlier.learn(window, items)
             return
         with self._lock:  # another thread may have come farther
             row = bisect_left(self._known, window, key=itemgetter(1))
@@ -347,7 +366,8 @@ class PlannedDataset(IndexedDataset[T_co]):
     def _anchors(self) -> Anchors:
         known = self.__dict__.get("known_windows", _FIRST)
         windows = -(-tree.pass_length(self.inputs[0]) // self.window)
-        return Anchors(lambda window: self._plan_of(window).count, known, windows)
+        resumed = self.__dict__.get("resumed_item")
+        return Anchors(lambda n: self._plan_of(n).count, known, windows, resumed)
 
     @property
     def _is_endless(self) -> bool:
@@ -376,20 +396,16 @@ class PlannedDataset(IndexedDataset[T_co]):
         Args:
             window: The window of item `n`.
             items: Number of items before the window.
-            n: The item, which verifies the numbers.
+            n: The item, which verifies the numbers when the window is planned.
             dataset: The input.
 
         Raises:
-            StateError: If item `n` is not in the window.
+            StateError: If item `n` is before the window.
         """
-        other = self.replace(inputs=(dataset,), known_windows=((items, window),))
-        if n != items and not items < n < other.window_end(window, items):
-            raise StateError(
-                f"the saved state's 'anchors' have window {window} with {items} items "
-                f"before it, which does not contain item {n}. Load the state as it was "
-                "saved, with the mix that saved it"
-            )
-        return other
+        if n < items:
+            raise _wrong_anchor(window, items, n)
+        known = {"known_windows": ((items, window),), "resumed_item": n}
+        return self.replace(inputs=(dataset,), **known)
 
     def window_end(self, window: int, items: int) -> int:
         """Return the number of items up to the end of a window, `items` before it."""

@@ -6,6 +6,8 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
+from itertools import starmap
+from threading import RLock
 from typing import Any, NamedTuple, Self, TypeVar, cast
 
 import numpy as np
@@ -54,11 +56,18 @@ T_co = TypeVar("T_co", covariant=True)
 _SHARES_OVER = 10_000
 """Items over which the shares of a stage without end are counted for reports."""
 
+_PLANNED_OVER = 1_000
+"""The same for planned items."""
+
 _log = logging.getLogger("energize")
 
 _INDEX = "stage_idx"
 
 _NAME = "stage_name"
+
+
+def _unchanged_child(number: int, child: Any) -> Any:
+    return child
 
 
 class _StageLog:
@@ -189,7 +198,7 @@ class StagedDataset(MixDataset[T_co]):
 
     @cached_property
     def mix_order(self) -> MixOrder:
-        starts = np.array([start for _, start in self._carried], dtype=np.int64)
+        starts = np.array(self._starts, dtype=np.int64)
         first_items = np.array(self.plan.first_items, dtype=np.int64)
         total = self.plan.total_items
         return MixOrder(
@@ -197,6 +206,14 @@ class StagedDataset(MixDataset[T_co]):
             INFINITE if total is None else total,
             starts=starts,
         )
+
+    @cached_property
+    def _starts(self) -> list[int]:
+        """The first item of each stage in its dataset."""
+        numbers = range(len(self.inputs))
+        if isinstance(self.children, _CarriedDatasets):
+            return list(map(self.children.start_of, numbers))
+        return [0 for _ in numbers]
 
     @cached_property
     def traits(self) -> NodeTraits:
@@ -216,20 +233,31 @@ class StagedDataset(MixDataset[T_co]):
         )
 
     @cached_property
-    def _carried(self) -> list[tuple[IndexedDataset[Any], int]]:
-        """The dataset of each stage, and its first item."""
-        datasets = cast("tuple[IndexedDataset[Any], ...]", self.stage_datasets)
-        if not self.carry_over:
-            return [(dataset, 0) for dataset in datasets]
-        return _carried_over(datasets, [*np.diff(self.plan.first_items).tolist(), 0])
+    def source_numbers(self) -> list[int | Int64Array]:
+        return tree.shared_numbers(self.sources, self.stage_datasets)
 
     @cached_property
-    def children(self) -> tuple[IndexedDataset[Any], ...]:
-        return tuple(dataset for dataset, _ in self._carried)
+    def children(self) -> Sequence[IndexedDataset[Any]]:
+        """The dataset of each stage, made when it is used.
 
-    def with_children(self, children: Sequence[Any]) -> Self:
-        starts = [start for _, start in self._carried]
-        return self.replace(_carried=list(zip(children, starts, strict=True)))
+        A stage that continues after others depends on where they end.
+        """
+        datasets = cast("tuple[IndexedDataset[Any], ...]", self.stage_datasets)
+        if not self.carry_over:
+            return tuple(starmap(self._child_change, enumerate(datasets)))
+        items = [*np.diff(self.plan.first_items).tolist(), 0]
+        return _CarriedDatasets(datasets, items, self._child_change)
+
+    _child_change: Callable[[int, Any], Any] = staticmethod(_unchanged_child)
+
+    def with_children(self, change: Callable[[int, Any], Any]) -> Self:
+        return self.replace(_child_change=change)
+
+    def anchor_items(self, n: int) -> list[int | None]:
+        spans, _ = self.spans(n)
+        begun = self.plan.index_of_item(n) + 1
+        items = [span.stop for span in spans[:begun]]
+        return [*items, *[None] * (len(spans) - begun)]
 
     def open_pass(self, opening: Opening) -> LaneStream[T_co]:
         if opening.state is not None:
@@ -243,9 +271,26 @@ class StagedDataset(MixDataset[T_co]):
         count = _last_stage(self.plan, n) + 1
         return _first_stages(saved, count), _first_stages(now, count)
 
+    def _samples_of(self, number: int, items: int) -> tuple[Int64Array, Int64Array]:
+        """Return the samples of a stage, and those of earlier stages, by source.
+
+        Planned items are not counted: that would plan the whole run.
+        """
+        if self.anchored:
+            dataset = cast("IndexedDataset[Any]", self.stage_datasets[number])
+            samples = dataset.consumed(min(items, _PLANNED_OVER))
+            return samples, np.zeros(len(self.sources), dtype=np.int64)
+        child = self.children[number]
+        start = self._starts[number]
+        samples = consumed(child, start + items) - consumed(child, start)
+        return samples, consumed(self, self.plan.first_items[number]) * self.carry_over
+
     @cached_property
     def report(self) -> tuple[StageReport, ...]:
-        """The planned samples and shares of each stage, by source."""
+        """The planned samples and shares of each stage, by source.
+
+        Of planned packs and batches, the shares are those of the first ones.
+        """
         names = source_names(self.sources)
         reports = []
         for number, stage in enumerate(self.plan.stages):
@@ -257,15 +302,13 @@ class StagedDataset(MixDataset[T_co]):
                 if stage.steps is None
                 else stage.steps * stage.items_per_step
             )
-            dataset, start = self._carried[number]
-            samples = consumed(dataset, start + items) - consumed(dataset, start)
-            earlier = consumed(self, self.plan.first_items[number]) * self.carry_over
+            samples, earlier = self._samples_of(number, items)
             numbers = np.asarray(self.source_numbers[number])
             shares = [
                 SourceShare(
                     names[row],
                     count / max(int(samples.sum()), 1),
-                    None if stage.steps is None else count,
+                    None if stage.steps is None or self.anchored else count,
                     int(earlier[row]),
                     self.sources[row].count,
                 )
@@ -373,50 +416,105 @@ def _first_stages(tree: dict[str, Any], count: int) -> dict[str, Any]:
     return {**tree, "plan": {"stages": first}, "inputs": shown}
 
 
-def _carried_over(
-    datasets: Sequence[IndexedDataset[Any]], items: Sequence[int]
-) -> list[tuple[IndexedDataset[Any], int]]:
-    """Return the continued dataset of each stage, and its first item.
+class _CarriedDatasets(Sequence[IndexedDataset[Any]]):
+    """The dataset of each stage, continued after the stages before it.
 
     A part is a source with the nodes that order it (shuffle, limit, repeat). Parts are
     identified by their descriptions, below batches, mixes and maps. A dataset with the
     same description as its predecessor continues as a whole, so dividing a stage in two
     changes nothing.
 
+    Planned items are counted up to the end of a stage only when a later stage is used.
+
     Args:
         datasets: The dataset of each stage.
         items: Items that each stage reads.
+        change: Returns what is used of a number and a dataset.
     """
-    read: Counter[str] = Counter()
-    carried: list[tuple[IndexedDataset[Any], int]] = []
-    earlier_reads = Counter(read)
-    previous = None
-    first = 0
-    for dataset, count in zip(datasets, items, strict=True):
-        if previous is None or _up_to(dataset, first) != _up_to(previous, first):
-            earlier_reads = Counter(read)
-            first = 0
-        previous = dataset
-        tree = _continued(dataset, earlier_reads)
-        carried.append((tree, first))
-        read.subtract(_positions(tree, first))
-        first += count
-        read.update(_positions(tree, first))
-    return carried
+
+    def __init__(
+        self,
+        datasets: Sequence[IndexedDataset[Any]],
+        items: Sequence[int],
+        change: Callable[[int, Any], Any],
+    ) -> None:
+        self._datasets = datasets
+        self._items = items
+        self._change = change
+        self._starts = [0]
+        self._continued: list[IndexedDataset[Any]] = []
+        # Items of each part in all stages, before the last new dataset, and in it.
+        self._read: Counter[str] = Counter()
+        self._earlier: Counter[str] = Counter()
+        self._begun: Counter[str] = Counter()
+        self._lock = RLock()
+
+    def __len__(self) -> int:
+        return len(self._datasets)
+
+    def __getitem__(self, number: Any) -> Any:
+        with self._lock:  # read and announced by several threads
+            while len(self._continued) <= number < len(self):
+                self._continue()
+        return self._continued[number]
+
+    def start_of(self, number: int) -> int:
+        """Return the first item of a stage in its dataset."""
+        with self._lock:
+            while len(self._starts) <= number:
+                last = len(self._starts) - 1
+                end = self._starts[last] + self._items[last]
+                self._starts.append(end if self._is_same(last, end) else 0)
+        return self._starts[number]
+
+    def _is_same(self, number: int, end: int) -> bool:
+        """Return whether a dataset and the next one are equal up to an item."""
+        pair = self._datasets[number : number + 2]
+        if len(set(map(_identity, pair))) == 1:
+            return True
+        if len({_identity(_without_changes(dataset)) for dataset in pair}) > 1:
+            return False
+        used = self[number]
+        return len({_identity(_without_changes(node, used, end)) for node in pair}) == 1
+
+    def _continue(self) -> None:
+        """Add the dataset of the next stage."""
+        number = len(self._continued)
+        start = self.start_of(number)
+        anchored = None
+        if number:
+            previous = self._continued[-1]
+            end = self.start_of(number - 1) + self._items[number - 1]
+            ended = _positions(previous, end)
+            self._read.subtract(self._begun)
+            self._read.update(ended)
+            self._begun = ended if start else Counter()
+            anchored = tree.anchored_of(previous, start)
+        if not start:
+            self._earlier = Counter(self._read)
+        continued = _continued(self._datasets[number], self._earlier)
+        used = self._change(number, tree.anchored_at(continued, anchored))
+        if anchored is not None:
+            tree.learn_anchors(used, anchored)
+        self._continued.append(used)
 
 
-def _up_to(dataset: Any, n: int) -> str:
-    """Return the identity of a dataset without changes after its first `n` items."""
-    return _identity(_unchanged(dataset, n))
+def _without_changes(dataset: Any, used: Any = None, n: int = 0) -> Any:
+    """Return a dataset without the changes of weights after its first `n` items.
 
-
-def _unchanged(dataset: Any, n: int) -> Any:
-    """Return a dataset without the changes of weights after its first `n` items."""
-    reached = dataset.reached(n) if dataset.inputs else None
+    Args:
+        dataset: The dataset.
+        used: The dataset that is read in its place; None for no items.
+        n: Number of items.
+    """
+    read = dataset if used is None else used
+    reached = read.reached(n) if dataset.inputs else None
     if reached is None:
         return dataset
+    children = [None] * len(dataset.inputs) if used is None else used.children
     inputs = [
-        _unchanged(child, k) for child, k in zip(dataset.inputs, reached, strict=True)
+        _without_changes(child, *of_child)
+        for child, *of_child in zip(dataset.inputs, children, reached, strict=True)
     ]
     changes = tuple(row for row in getattr(dataset, "changes", ()) if row[0] < n)
     other = {"changes": changes} if hasattr(dataset, "changes") else {}

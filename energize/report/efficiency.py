@@ -557,11 +557,12 @@ class _MeasuredSteps:
             self._fillers += np.bincount(item[owner[routes.padding]], minlength=size)
         lengths = np.zeros(len(owner))
         known = True
-        for number, child in enumerate(node.children):
+        for number in range(len(node.inputs)):
             rows = np.arange(len(owner))
             if routes.child is not None:
                 rows = np.flatnonzero(routes.child == number)
             if len(rows):
+                child = node.children[number]
                 below = self._visit(child, routes.position[rows], item[owner[rows]])
                 known = known and below is not None
                 lengths[rows] = 0 if below is None else below

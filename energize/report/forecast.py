@@ -830,9 +830,9 @@ def _drawn(dataset: IndexedDataset[Any], number: int, step: int) -> int:
 def _staged_passes(dataset: StagedDataset[Any]) -> list[bool]:
     """Return `_pass_by_pass` of stages: it must hold in every stage of a source."""
     passes = [dataset.carry_over] * len(dataset.sources)
-    for stage, child in enumerate(dataset.children):
+    for stage, child in enumerate(dataset.stage_datasets):
         rows = np.asarray(dataset.source_numbers[stage]).tolist()
-        for row, in_passes in zip(rows, _pass_by_pass(child), strict=True):
+        for row, in_passes in zip(rows, _pass_by_pass(cast("Any", child)), strict=True):
             passes[row] &= in_passes
     return passes
 

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
+from energize.core import tree
 from energize.core.arrays import BoolArray, FloatArray, Int64Array, rows_by_value
 from energize.core.checks import real_number
 from energize.core.costs import ColumnCost, Cost, ItemCost
@@ -203,10 +204,13 @@ class Book:
         if dataset is not self.dataset:
             names = self.names
             (rows, totals) = self.counted()
+            anchored = tree.anchored_of(self.dataset, self.since or 0)
             self._open(dataset)
             if self.names == names:
                 self._rows = rows
                 self._totals = totals
+                if anchored is not None:
+                    tree.learn_anchors(dataset, anchored)
             else:
                 self._begun = False
                 self._losses.clear()

@@ -317,7 +317,10 @@ Spans: TypeAlias = dict[tuple[str, ...], int]
 
 
 def spans(
-    level: MixLevel, items: int | None, reached_items: Spans | None = None
+    level: MixLevel,
+    items: int | None,
+    reached_items: Spans | None = None,
+    dataset: Any = None,
 ) -> Spans:
     """Return the number of items that the mix of each level has delivered.
 
@@ -327,29 +330,40 @@ def spans(
         level: The whole.
         items: Number of items of the whole. None if unknown.
         reached_items: Result to extend.
+        dataset: The dataset of the level as it is read; None for `level.above`.
     """
     reached_items = {} if reached_items is None else reached_items
     if level.mix is None:
         return reached_items
-    reached: Sequence[int] | None = None if items is None else [items]
-    for node in level.above[:-1]:
-        reached = None if reached is None else node.reached(reached[0])
-    if reached is not None:
-        _span(level, reached[0], level.mix.reached(reached[0]), reached_items)
+    node: Any = level.above[0] if dataset is None else dataset
+    for _ in level.above[:-1]:
+        reached = None if items is None else node.reached(items)
+        if reached is None:
+            return reached_items
+        items = reached[0]
+        node = node.inputs[0]
+    if items is not None:
+        _span(level, items, node, reached_items)
     return reached_items
 
 
-def _span(
-    level: MixLevel, items: int, reached: Sequence[int] | None, reached_items: Spans
-) -> None:
+def _span(level: MixLevel, items: int, mix: Any, reached_items: Spans) -> None:
     reached_items[level.path] = items
+    reached = mix.reached(items)
     if reached is None:
         return
     for part, numbers in zip(level.parts, level.members, strict=True):
         if part.opened_in(level):
-            _span(part, items, reached, reached_items)
-        else:
-            spans(part, reached[numbers.start], reached_items)
+            _span(part, items, mix, reached_items)
+            continue
+        number = numbers.start
+        count = reached[number]
+        node = mix.inputs[number]
+        if mix.indexed and (mix.anchor_items(items) or reached)[number] is not None:
+            node = mix.children[number]
+        elif count and mix.indexed and node.anchored:
+            continue  # a planned stage that has not begun
+        spans(part, count, reached_items, node)
 
 
 def requested_shares(
