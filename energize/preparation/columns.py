@@ -194,6 +194,15 @@ class Columns:
                     f"{option} for {name!r}, and the columns to measure are "
                     f"{', '.join(columns)}{nearest(name, list(columns))}"
                 )
+        for name in self._lengths & self._defaults.keys():
+            default = _default_number(name, self._defaults[name])
+            try:
+                self._check_length(name, default)
+            except DataError as fault:
+                raise ConfigError(
+                    f"the default of column {name!r} is {default!r}: {fault}. Set "
+                    "another one"
+                ) from None
         sources = {
             name: source
             for name, how in columns.items()
@@ -381,7 +390,8 @@ class Columns:
         default = None
         if piece.absent.any():
             default = self._defaults.get(name)
-            notes.append(_absence_note(piece, name, default))
+            least = 1 if name in self._lengths else 0
+            notes.append(_absence_note(piece, name, default, least))
         if True in piece.first:
             return _word_column(piece, name, default)
         return _number_column(piece, name, default)
@@ -418,21 +428,21 @@ class _NewPiece:
         return Piece(values, absent, self._absences, self._first)
 
 
-def _absence_note(piece: Piece, name: str, default: Value | None) -> str:
+def _absence_note(piece: Piece, name: str, default: Value | None, least: int) -> str:
     """Return a note on samples without a value.
 
     Raises:
-        PrepareError: If these samples need a default and there is none.
-
+        PrepareError: If these samples need a default, of at least `least`, and there is
+            none; or if no sample has a value.
     """
     absent = piece.absent
     message = f"column {name!r}: {absent.sum()} of {len(absent)} samples have no value"
     reasons = "; ".join(map(_absence_text, *zip(*piece.absences.items(), strict=True)))
     reason = f"the first of them {reasons}"
-    if default is not None and not piece.first:
+    if not piece.first:
         raise PrepareError(f"{message}, {reason}. Correct the measure")
-    if not piece.first or (default is None and False in piece.first):
-        option = f"--column-default {name}=0, or defaults={{{name!r}: 0}}"
+    if default is None and False in piece.first:
+        option = f"--column-default {name}={least}, or defaults={{{name!r}: {least}}}"
         raise PrepareError(f"{message}, {reason}. Give one for these: {option}")
     outcome = "are without a word" if default is None else f"were given {default!r}"
     return f"{message} and {outcome}, {reason}"

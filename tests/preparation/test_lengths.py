@@ -92,6 +92,10 @@ def test_values_by_key_equal_those_of_a_dict(
     repeated = [key for key in keys if names.count(key) > 1]
     options = {"defaults": {"n": 7}} if has_default else {}
     tasks = {"tasks": 2} if data.draw(st.booleans()) else {}
+    if not expected.keys() & {*keys}:
+        with pytest.raises(PrepareError, match="Correct the measure"):
+            prepare_columns(folder, how, workers=1, **options, **tasks)
+        return
     if (missing or repeated) and not has_default:
         with pytest.raises(PrepareError, match=r"--column-default n=0") as error:
             prepare_columns(folder, how, workers=1, **options, **tasks)
@@ -100,10 +104,6 @@ def test_values_by_key_equal_those_of_a_dict(
         for reason, of in (("missing in", missing), ("in several rows", repeated)):
             assert (reason in text) == bool(of)
             assert all(repr(key) in text for key in of[:3])
-        return
-    if not expected.keys() & {*keys}:
-        with pytest.raises(PrepareError, match="Correct the measure"):
-            prepare_columns(folder, how, workers=1, **options, **tasks)
         return
     report = prepare_columns(folder, how, workers=1, **options, **tasks)
     column = WebdatasetSource(folder).column("n").values.tolist()
@@ -532,3 +532,17 @@ def test_the_command_with_a_processor(tmp_path):
     ]
     assert source.column("tokens").values.tolist() == tokens
     assert np.all(source.column("tokens").values > 0)
+
+
+def test_a_default_of_a_length_is_a_length(tmp_path):
+    folder = texts(tmp_path / "f", ["a", "b", "c"], per_shard=3)
+    how = {"n": f"{table(tmp_path / 'n.csv', {'id': ['a'], 'n': [4]})}:n:id"}
+    with pytest.raises(PrepareError, match="--column-default n=1, or"):
+        prepare_columns(folder, how, lengths=["n"], workers=1)
+    for default in (0, "-2", 1.5):
+        with pytest.raises(ConfigError, match="must be a whole number above 0"):
+            prepare_columns(
+                folder, how, lengths=["n"], defaults={"n": default}, workers=1
+            )
+    prepare_columns(folder, how, lengths=["n"], defaults={"n": 1}, workers=1)
+    assert WebdatasetSource(folder).column("n").values.tolist() == [4, 1, 1]
