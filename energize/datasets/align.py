@@ -46,6 +46,7 @@ from energize.errors import (
     ConfigError,
     NotIndexedError,
     StateError,
+    nearest,
     some,
 )
 from energize.order.align import (
@@ -74,6 +75,10 @@ _SCANNED = 2**22
 """The maximum number of later positions at which a filler is looked for."""
 
 _SCANNED_AT_ONCE = 4096
+
+
+OPTIONS = ("columns", "always", "ranks", "global_batch_size")
+"""Keys of an alignment with options."""
 
 
 @dataclass(frozen=True)
@@ -129,8 +134,9 @@ class Alignment:
             if not isinstance(name, str) or not name or rule not in (None, *_RULES):
                 raise ConfigError(
                     "align: columns must be names of columns, with 'together' or "
-                    f"'always' as their values in a dict, got {name!r}: {rule!r}. Set "
-                    "options beside 'columns', as in {'columns': 'images', 'ranks': 8}"
+                    f"'always' as their values in a dict, got {name!r}: {rule!r}"
+                    f"{nearest(str(name), OPTIONS) or '.'} Set options beside "
+                    "'columns', as in {'columns': 'images', 'ranks': 8}"
                 )
         named = tuple(rules)
         if ranks is not None:
@@ -160,8 +166,7 @@ class Alignment:
             return value
         if isinstance(value, Mapping) and "columns" in value:
             options = dict(value)
-            names = ("columns", "always", "ranks", "global_batch_size")
-            check_names(options, names)
+            check_names(options, OPTIONS)
             return cls.of(options.pop("columns"), **options)
         if not isinstance(value, str | Sequence | Mapping):
             raise ConfigError(

@@ -33,7 +33,7 @@ from energize import (
     get_loader,
 )
 from energize.core.padding import padding_rows
-from energize.datasets.align import AlignedBudgetDataset
+from energize.datasets.align import AlignedBudgetDataset, Alignment
 from energize.datasets.planned import PackDataset
 from energize.errors import ColumnError, NotIndexedError, WeightError
 from energize.experimental import (
@@ -640,6 +640,10 @@ class TestMistakesOfBudgets:
 
 
 class TestMistakes:
+    def test_keys(self):
+        with pytest.raises(ConfigError, match="did you mean 'columns'"):
+            Alignment.parsed({"colums": "images", "ranks": 8})
+
     @pytest.mark.parametrize(
         ("options", "error", "message"),
         [
