@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing.context import ForkProcess
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from zlib import crc32
 
 import numpy as np
@@ -20,12 +20,14 @@ import typer
 from energize.cli import mixes
 from energize.cli.clusters import Readers, Tasks
 from energize.cli.console import Console
+from energize.cli.look import values_text
 from energize.core.dataset import IndexedDataset
 from energize.core.failures import Failed
 from energize.core.lazy import torch
 from energize.core.progress import counted
 from energize.core.trace import ReadContext, Trace, location_of
 from energize.data.files import exists, read_file
+from energize.data.loose_columns import loose_column_names
 from energize.data.nv_meta import META_FOLDER, RECORDS_NAME
 from energize.data.writing import write_new, writing
 from energize.errors import (
@@ -175,8 +177,23 @@ def _lint_samples(
             findings.report(str(reason))
         else:
             _lint_part(findings, mixes.leaf_name(leaf), part)
+            _lint_columns(findings, leaf)
             paths |= dict.fromkeys(_paths(leaf))
     return [*paths]
+
+
+def _lint_columns(findings: Findings, leaf: Leaf) -> None:
+    """Report measured columns of loose data that do not belong to their rows."""
+    names = () if isinstance(leaf, Join) else loose_column_names(leaf.path)
+    source = leaf.source() if names else None
+    for name in names:
+        try:
+            text = values_text(cast("Any", source).column(name))
+        except EnergizeError as reason:
+            findings.report(str(reason))
+        else:
+            label = f"{mixes.leaf_name(leaf)}: column {name!r}"
+            findings.console.write_line(f"{label}: {text}")
 
 
 def _lint_files(findings: Findings, paths: Iterable[Path], *, lines: bool) -> None:
@@ -219,7 +236,7 @@ def _markers(path: Path, tasks: int) -> list[Path]:
     folder = (
         path / TASKS_FOLDER
         if _is_prepared(path)
-        else path.with_name(f".{path.name}.tasks")
+        else path.absolute().with_name(f".{path.absolute().name}.tasks")
     )
     return [folder / f"lint-{tasks}" / f"{task:05d}.json" for task in range(tasks)]
 

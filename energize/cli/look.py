@@ -23,6 +23,7 @@ from energize.cli import mixes
 from energize.cli.console import Console, print_json, short, table
 from energize.cli.pages import PreviewPage
 from energize.core.columns import Column
+from energize.core.dataset import Dataset
 from energize.core.failures import Failed
 from energize.core.html import fields_shown, pictures_of
 from energize.core.node import INFINITE
@@ -38,7 +39,9 @@ from energize.data import nv_meta
 from energize.data.columns import read_columns, read_values
 from energize.data.files import path_of
 from energize.data.jsonl import JsonlSource
+from energize.data.loose_columns import loose_column_names, read_loose_columns
 from energize.data.writing import write_new
+from energize.datasets.planned import PlannedDataset
 from energize.errors import (
     ConfigError,
     DatasetError,
@@ -46,6 +49,7 @@ from energize.errors import (
     NotPreparedError,
 )
 from energize.extras.plots import check_plot, draw, intervals_for
+from energize.inference.engine import is_loose
 from energize.metadataset.leaves import leaves_with_weights
 from energize.preparation.tasks import ranges
 from energize.report import PlannedBatch, PlannedSample, Simulation
@@ -75,6 +79,10 @@ def info(
         console.write_line(
             "Samples: crude: plain dicts with the line as `json`; no splits"
         )
+        _show_loose_columns(console, path, stored)
+    elif is_loose(path) and loose_column_names(path):
+        _show_mix(console, path, stored)
+        _show_loose_columns(console, path, stored)
     elif mixes.is_folder(path):
         _show_folder(console, path, stored)
     else:
@@ -108,6 +116,21 @@ def _show_folder(console: Console, path: Path, stored: mixes.Stored) -> None:
         }
         if columns:
             show_columns(console, columns, index.measured)
+    except DatasetError as reason:
+        console.note(str(reason))
+
+
+def _show_loose_columns(console: Console, path: Path, stored: mixes.Stored) -> None:
+    """Print the measured columns of each split part of loose data."""
+    try:
+        index = read_loose_columns(path)
+        measured = {} if index is None else index.measured
+        for split in stored.splits(path) if measured else ():
+            for leaf in stored.leaves(path, split):
+                source = leaf.source()
+                columns = {name: source.column(name) for name in measured}
+                console.write_line(f"Columns of {mixes.leaf_name(leaf)}", "bold")
+                show_columns(console, columns, measured)
     except DatasetError as reason:
         console.note(str(reason))
 
@@ -424,6 +447,10 @@ def drawn(picture: PIL.Image.Image) -> Text:
 # What a run will read, and when it repeats.
 
 _STEPS_PER_TABLE = 20
+
+_DIFFERS = 5e-4
+"""Difference between a planned and a requested share that is explained."""
+
 _SHARDS_SHOWN = 12
 
 Plot = Annotated[
@@ -465,7 +492,8 @@ def plan(
     """Show the samples and sources of the batches of some steps, and their efficiency.
 
     Only the metadata of the folders are read. A late step takes no longer than the
-    first.
+    first, but of packs and batches that are planned from columns, all windows before it
+    are planned: some seconds for a million packs.
     """
     dataset = run.read(mix, samples=read)
     batches = planned(
@@ -475,6 +503,8 @@ def plan(
     if as_json:
         for batch in batches:
             print_json(asdict(batch), indent=None)
+        if efficiency is not None:
+            print_json({"efficiency": efficiency.as_json()}, indent=None)
         return
     console = Console()
     totals: Counter[str] = Counter()
@@ -567,7 +597,8 @@ def simulate(
 ) -> None:
     """Show what a long run reads of each source, and when sources begin to repeat.
 
-    Only the metadata of the folders are read. Any number of steps takes the same time.
+    Only the metadata of the folders are read. Any number of steps takes the same time,
+    but packs and batches that are planned from columns are planned up to the last one.
     """
     if plot is not None:
         check_plot(plot)
@@ -585,16 +616,40 @@ def simulate(
     efficiency = used.of(dataset, 0, steps)
     if as_json:
         shown = _as_json(simulation, validates=run.validates)
+        shown["note"] = _window_note(dataset, simulation)
         print_json({**shown, "efficiency": efficiency and efficiency.as_json()})
     else:
         console = Console()
         _show_simulation(console, simulation, validates=run.validates)
+        if note := _window_note(dataset, simulation):
+            console.note(note, "Planned shares")
         if efficiency is not None:
             console.print(efficiency.table())
     if plot is not None:
         title = f"{mix}, split {run.split}"
         draw(simulation, plot, title=title, planned=efficiency)
         typer.echo(f"Drawn: {plot}", err=True)
+
+
+def _window_note(dataset: Dataset[Any], simulation: Simulation) -> str | None:
+    """Return why shares of planned packs differ from the request; None if they hold."""
+    nodes: list[Dataset[Any]] = [dataset]
+    for node in nodes:
+        nodes.extend(node.inputs)
+    windows = {node.window for node in nodes if isinstance(node, PlannedDataset)}
+    differ = any(
+        source.requested is not None
+        and abs(source.share - source.requested) >= _DIFFERS
+        for source in simulation.sources
+    )
+    if not (windows and differ):
+        return None
+    sizes = " or ".join(f"{window:,}" for window in sorted(windows))
+    return (
+        f"shares hold in each window of {sizes} samples. Within a window, packs and "
+        "batches are ordered by the lengths of their samples, so the first ones can "
+        "have other shares of samples"
+    )
 
 
 def _as_json(simulation: Simulation, *, validates: bool) -> dict[str, Any]:

@@ -14,7 +14,7 @@ T = TypeVar("T")
 Progress = Callable[[int, int], None]
 """Called with the numbers of finished and of all parts; 0 if unknown."""
 
-_SHORT = 3.0
+_SHORT = 2.0
 """Seconds of work before progress is shown on a terminal."""
 _ON_TERMINAL = 0.5
 _IN_LOG = 30.0
@@ -26,7 +26,7 @@ _log = logging.getLogger("energize")
 def progress(label: str) -> Progress:
     """Return a function that shows the progress of work.
 
-    On a terminal, a line is overwritten, after the first 3 s. Otherwise a line is
+    On a terminal, a line is overwritten, after the first 2 s. Otherwise a line is
     logged every 30 s.
 
     Example:

@@ -67,6 +67,32 @@ def test_plan_and_simulate_show_the_efficiency_of_the_run(folder, name):
     assert "1 step of 8 ranks" in planned
     ratio = used["rank_cost_length"]
     assert f"{ratio.mean:.4f}" in planned
+    lines = run("plan", mix, *size, "--at", 83, "--steps", 2, "--ranks", 8, "--json")
+    *batches, last = map(json.loads, lines.splitlines())
+    assert [batch["step"] for batch in batches] == [83, 84]
+    assert last == {"efficiency": used.as_json()}
+
+
+@pytest.mark.parametrize(("steps", "differs"), [(3, True), (1000, False)])
+def test_shares_that_differ_within_a_window_are_explained(folder, steps, differs):
+    options = ("simulate", folder / "packs.yaml", "--steps", steps)
+    shown = as_json(*options)
+    far = max(abs(entry["share"] - entry["asked"]) for entry in shown["sources"])
+    assert (far > 5e-4) is differs
+    text = "shares hold in each window of 500 samples"
+    assert (text in (shown["note"] or "")) is differs
+    assert (text in run(*options)) is differs
+    plain = ("simulate", folder / "plain.yaml", "--steps", 3)
+    assert as_json(*plain)["note"] is None
+
+
+def test_planning_up_to_a_late_step_shows_progress(folder, monkeypatch, capsys):
+    monkeypatch.setattr("energize.core.progress._SHORT", 0)
+    monkeypatch.setattr("energize.core.progress._ON_TERMINAL", 0)
+    dataset = get_train_dataset(folder / "packs.yaml", batch_size=None)
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    dataset.refs([600])
+    assert "Counting planned items: 0 of 600" in capsys.readouterr().err
 
 
 def test_columns_of_fixed_batches_are_options(folder):

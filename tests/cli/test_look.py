@@ -44,6 +44,20 @@ def test_version_and_help():
     assert "--split-ratio" in run("prepare", "--help")
 
 
+def test_columns_of_loose_data_are_shown_and_checked(tmp_path, monkeypatch):
+    rows = [json.dumps({"text": "x" * n, "n": n}) for n in range(1, 10)]
+    (tmp_path / "a.jsonl").write_text("\n".join(rows))
+    run("prepare", tmp_path, "--column", "tokens=json[n]")
+    monkeypatch.chdir(tmp_path)
+    for path in (".", tmp_path):
+        assert re.search(r"tokens +1 to 9, mean 5 +json\[n\]", run("info", path))
+        assert "column 'tokens': 1 to 9, mean 5" in run("lint", path)
+    (tmp_path / "a.jsonl").write_text("\n".join(rows[:-1]))
+    fault = "its column 'tokens' was measured of other rows"
+    assert fault in run("info", tmp_path)
+    assert fault in run("lint", tmp_path, code=1)
+
+
 def test_info(tmp_path):
     folder = unprepared(tmp_path / "ds", counts=(3, 2, 4, 1))
     assert f"energize prepare {folder}" in run("info", folder, code=1)
