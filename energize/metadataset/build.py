@@ -467,8 +467,11 @@ class Builder:
                 "packing needs one task encoder for all samples and no packing by the "
                 f"program, got {len(encoders)} task encoders"
             )
-        encoder = PackingEncoder(encoders[0], packing.packer, *packing.joined)
-        batching = replace(self.batching, packing=packing.plan or packing.buffer_size)
+        packer = packing.packer
+        plan = packing.plan
+        encoder = PackingEncoder(encoders[0], packer, *packing.joined, plan)
+        size = plan if packer is None else packing.buffer_size
+        batching = replace(self.batching, packing=size)
         return replace(self, encoder_of=lambda _: encoder, batching=batching)
 
     def mix_batches(self, node: Mix) -> Dataset[Any]:

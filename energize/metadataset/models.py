@@ -43,9 +43,10 @@ from energize.core.validation import Model, short
 from energize.data.join import NONMATCH
 from energize.data.nv_meta import TypeName
 from energize.data.source import Subset
-from energize.datasets.align import Alignment
+from energize.datasets.align import OPTIONS, Alignment
+from energize.datasets.planned import WINDOW
 from energize.datasets.quota import SAMPLING_METHODS
-from energize.errors import ConfigError
+from energize.errors import ConfigError, nearest
 from energize.order import Schedule
 from energize.order.composition import BATCHING_METHODS
 from energize.order.quota import Quota, epoch_size_in_samples
@@ -351,15 +352,16 @@ class CompositionKeys(Keys):
     drop_last: bool | None = None
 
 
-_TOO_LONG = {False: ("skip",), True: ("drop", "cut")}
-"""Choices for samples that are too long, by whether packs are planned."""
+_OF_PLANS = {"window", "homogeneous", "measure"}
+_OF_BUFFERS = {"method", "buffer_size"}
 
 
 class Packing(Keys):
     """How encoded samples are packed, see `Packer`, `PackPlan` and `concat_pack`.
 
-    With a `window`, packs are planned: lengths are columns. Without it, a buffer of a
-    stream is packed: lengths are fields of encoded samples.
+    Packs are planned if `length` names columns of all sources. Otherwise, and if
+    `method` or `buffer_size` is set, a buffer of a stream is packed: lengths are fields
+    of encoded samples. With `window`, `homogeneous` or `measure`, columns are required.
     """
 
     length: Names
@@ -375,32 +377,37 @@ class Packing(Keys):
 
     @model_validator(mode="after")
     def _fits(self) -> Packing:
-        others = {"method", "buffer_size"}
-        needs = "a packing without window"
-        if self.window is None:
-            others = {"homogeneous", "measure"}
-            needs = "a packing with a window"
-        misplaced = sorted(others & self.model_fields_set)
-        if misplaced:
-            raise ConfigError(f"{misplaced[0]} belongs to {needs}. Remove it")
-        if self.too_long not in ("error", *_TOO_LONG[self.window is not None]):
+        planned, buffered = self._of_plan, self._of_buffer
+        if planned and buffered:
             raise ConfigError(
-                f"too_long={self.too_long!r} must be 'error' or 'skip' for a buffer, "
-                "and 'error', 'drop' or 'cut' for a window"
+                f"{planned[0]} belongs to planned packs, and {buffered[0]} to a "
+                "buffer. Remove one of them"
             )
         _ = self.packer, self.plan
         return self
 
     @property
+    def _of_plan(self) -> list[str]:
+        """The set keys that belong to planned packs."""
+        names = sorted(_OF_PLANS & self.model_fields_set)
+        return [*names, *["too_long"] * (self.too_long in ("drop", "cut"))]
+
+    @property
+    def _of_buffer(self) -> list[str]:
+        """The set keys that belong to a packed buffer."""
+        names = sorted(_OF_BUFFERS & self.model_fields_set)
+        return [*names, *["too_long"] * (self.too_long == "skip")]
+
+    @property
     def plan(self) -> PackPlan | None:
         """The plan of packs; None if a buffer is packed."""
-        if self.window is None:
+        if self._of_buffer:
             return None
         measure = None if self.measure is None else tuple(_listed(self.measure))
         return PackPlan(
             tuple(_listed(self.length)),
             tuple(_listed(self.capacity)),
-            self.window,
+            self.window or WINDOW,
             self.homogeneous,
             cast("Any", self.too_long),
             measure,
@@ -408,8 +415,8 @@ class Packing(Keys):
 
     @property
     def packer(self) -> Packer | None:
-        """The packer, which chooses the samples of a pack; None for planned packs."""
-        if self.window is not None:
+        """The packer, which chooses the samples of a pack; None if columns do."""
+        if self._of_plan:
             return None
         lengths = _listed(self.length)
         sizes = _listed(self.capacity)
@@ -497,7 +504,10 @@ class AlignKeys(Keys):
 
 def _align_tag(value: Any) -> str:
     """Return the form of an alignment: columns, or columns with options."""
-    has_options = isinstance(value, Mapping) and "columns" in value
+    has_options = isinstance(value, Mapping) and any(
+        nearest(str(name), OPTIONS[:1]) and rule not in ("together", "always")
+        for name, rule in value.items()
+    )
     return "<options>" if has_options else "<columns>"
 
 

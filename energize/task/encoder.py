@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, S
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar, cast
 
+from energize.core import tree
 from energize.core.costs import ItemCost, LevelCost
 from energize.core.dataset import Dataset
 from energize.core.description import as_input, function_name, generates
@@ -713,22 +714,36 @@ def _check_decoder_is_free(
         )
 
 
-def _log_plannable(samples: Dataset[Any], packer: Packer) -> None:
-    """Log once if packs of a stream could be planned from columns."""
+def _are_plannable(
+    samples: Dataset[Any], packer: Packer, plan: PackPlan | None
+) -> bool:
+    """Return whether packs are planned from columns; log once why they are not."""
     lengths = packer.length if isinstance(packer.length, tuple) else (packer.length,)
     names = [name for name in lengths if isinstance(name, str)]
-    if len(names) == len(lengths) and all(
-        name in source.column_names and not source.column(name).is_text
-        for source in samples.sources
-        for name in names
-    ):
-        log_once(
-            "packing",
-            "columns",
-            f"all sources have the columns {', '.join(names)}. With "
-            "packing: {window: 16384} packs are planned from them, have positions and "
-            "need no buffer",
-        )
+    if len(names) < len(lengths):
+        return False
+    lacking = next(
+        (
+            f"{source.name!r} has no column {name!r} with numbers. Add it with "
+            f"`energize prepare --length {name}=...`"
+            for source in samples.sources
+            for name in names
+            if name not in source.column_names or source.column(name).is_text
+        ),
+        None,
+    )
+    if lacking is None and not samples.indexed:
+        lacking = f"{tree.first_stream(samples)} is a stream. Filter by a column"
+    reason = lacking or "method, buffer_size or too_long='skip' is set. Remove it"
+    if lacking is None and plan is not None:
+        return True
+    log_once(
+        "packing",
+        "columns",
+        f"packs are made of a buffer and not planned from {', '.join(names)}, because "
+        f"{reason} for packs that have positions and need no buffer",
+    )
+    return False
 
 
 class PackingEncoder(AugmentTaskEncoder[Any, Any, Any, Any]):
@@ -741,6 +756,7 @@ class PackingEncoder(AugmentTaskEncoder[Any, Any, Any, Any]):
         packer: Selects the samples of each pack; None for packs of a plan.
         fields: Fields that `concat_pack` joins.
         flatten: Fields whose lists `concat_pack` joins.
+        plan: The plan of packs, if all sources have its columns.
 
     Raises:
         ConfigError: For an encoder that selects samples itself.
@@ -752,6 +768,7 @@ class PackingEncoder(AugmentTaskEncoder[Any, Any, Any, Any]):
         packer: Packer | None,
         fields: Sequence[str],
         flatten: Sequence[str],
+        plan: PackPlan | None = None,
     ) -> None:
         super().__init__(task_encoder)
         if overrides(task_encoder, "select_samples_to_pack"):
@@ -763,12 +780,14 @@ class PackingEncoder(AugmentTaskEncoder[Any, Any, Any, Any]):
         self.packer = packer
         self.fields = fields
         self.flatten = flatten
+        self.plan = plan
 
     def _packed(
         self, samples: Dataset[Any], packing: int | PackPlan, active: frozenset[str]
     ) -> Dataset[Any]:
-        if self.packer is not None and not isinstance(packing, PackPlan):
-            _log_plannable(samples, self.packer)
+        packer = None if isinstance(packing, PackPlan) else self.packer
+        if packer is not None and _are_plannable(samples, packer, self.plan):
+            packing = cast("PackPlan", self.plan)
         return super()._packed(samples, packing, active)
 
     def select_samples_to_pack(self, samples: list[Any]) -> list[list[Any]]:

@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import pickle
+import re
 import signal
 from collections import Counter
 from itertools import chain
@@ -968,14 +969,26 @@ splits:
 """
 
 
-@pytest.mark.parametrize(("length", "plannable"), [("tokens", True), ("text", False)])
-def test_a_stream_that_columns_could_plan_is_logged(
-    texts, tmp_path, length, plannable, caplog, monkeypatch
+@pytest.mark.parametrize(
+    ("length", "reason"),
+    [
+        ("tokens", ""),
+        ("tokens, buffer_size: 9", "buffer_size"),
+        ("text", "has no column 'text' with numbers.*energize prepare --length text="),
+    ],
+)
+def test_packs_of_a_file_are_planned_if_all_sources_have_the_columns(
+    texts, tmp_path, length, reason, caplog, monkeypatch
 ):
     monkeypatch.setattr("energize.core.ignored._logged", set())
     caplog.set_level(logging.INFO, "energize")
     (tmp_path / "mix.yaml").write_text(MIX % length)
-    get_train_dataset(
-        tmp_path / "mix.yaml", task_encoder=DefaultTaskEncoder(), batch_size=None
-    )
-    assert ("With packing: {window: 16384}" in caplog.text) is plannable
+    options = {"task_encoder": Packing(), "batch_size": None}
+    dataset = get_train_dataset(tmp_path / "mix.yaml", **options)
+    assert dataset.indexed is not bool(reason)
+    if reason:
+        assert re.search(f"not planned from .*{reason}", caplog.text)
+        return
+    packing = {"length": "tokens", "capacity": 40}
+    planned = get_train_dataset(texts, packing=packing, **options)
+    assert take(loader_of(dataset), 20) == take(loader_of(planned), 20)

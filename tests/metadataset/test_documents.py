@@ -201,6 +201,8 @@ data/x | | expected a dataset (a mapping with 'path')
 {path: a, subset: {range: [0%, 101%]}} | .subset | at most at 100%
 {path: a, subset: 10%} | .subset | expected a mapping
 {path: a, packing: {capacity: 16}} | .packing.length | is missing
+{path: a, align: {colums: ids}} | .align.colums | did you mean 'columns'
+{path: a, packing: {length: ids, capacity: 1, window: 9, method: best_fit}} | .packing | Remove one
 {path: a, packing: {length: ids, capacity: 0}} | .packing.capacity | 1 or more
 {path: a, packing: {length: ids, capacity: [1, 2]}} | .packing | 1 lengths and 2 capaci
 {path: a, packing: {length: ids, capacity: 1, method: best}} | .packing.method | best_fit
