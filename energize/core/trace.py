@@ -649,6 +649,11 @@ def refs_of(dataset: Node[Any], origins: Sequence[Origin]) -> Refs:
     return Refs.merged(parts)
 
 
+def divided(node: IndexedNode[Any], n: int, samples: Int64Array) -> Any:
+    """Return the first `n` items, divided among sources by their samples."""
+    return samples * (tree.full_items(node, n) / max(int(samples.sum()), 1))
+
+
 def consumed(node: IndexedNode[Any], n: int, *, items: bool = False) -> Any:
     """Count the samples of each source that the first `n` items are made of.
 
@@ -664,8 +669,7 @@ def consumed(node: IndexedNode[Any], n: int, *, items: bool = False) -> Any:
     if not node.inputs:
         return np.array([n], dtype=np.int64)
     if items and node.traits.gathers:
-        samples = consumed(node, n)
-        return samples * (tree.full_items(node, n) / max(int(samples.sum()), 1))
+        return divided(node, n, consumed(node, n))
     spans, counted = node.spans(n)
     total = np.zeros(len(node.sources), dtype=np.float64 if items else np.int64)
     for span in spans:

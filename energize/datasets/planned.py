@@ -47,6 +47,7 @@ from energize.core.node import (
     Span,
     Substitutes,
 )
+from energize.core.progress import progress
 from energize.core.rng import derive, hash_positions
 from energize.core.trace import Request, location_of
 from energize.errors import (
@@ -157,11 +158,16 @@ class Anchors:
         """Return the window of an item, and the number of items before the window."""
         if item < self._known[0][0]:
             return self._earlier.window_of(item)
+        report = None
         while True:
             row = bisect_right(self._known, (item, _MOST_WINDOWS)) - 1
             (items, window), *following = self._known[row : row + 2]
             if following and following[0][1] == window + 1:
+                if report is not None:
+                    report(item, item)
                 return window, items
+            report = report or progress("Counting planned items")
+            report(items, item)
             self._extend(items, window)
 
     def started(self, item: int) -> tuple[int, int]:
@@ -182,11 +188,14 @@ class Anchors:
         """Return the number of items before a window."""
         if window < self._known[0][1]:
             return self._earlier.before(window)
+        report = None
         while True:
             row = bisect_right(self._known, window, key=itemgetter(1)) - 1
             items, nearest = self._known[row]
             if nearest == window:
                 return items
+            report = report or progress("Planning windows")
+            report(nearest, window)
             self._extend(items, nearest)
 
     @cached_property
@@ -203,10 +212,10 @@ class Anchors:
     def _extend(self, items: int, window: int) -> None:
         """Count the items of a window."""
         count = self._count(window)
-        resumed = self._resumed
-        if resumed is not None and window == self._known[0][1]:
-            if items != resumed >= items + count:
-                raise _wrong_anchor(window, items, resumed)
+        resumed = items if self._resumed is None else self._resumed
+        is_first = window == self._known[0][1]
+        if is_first and items != resumed >= items + count:
+            raise _wrong_anchor(window, items, resumed)
         self._empty = 0 if count else self._empty + 1
         if self._empty > self._most_empty:
             raise EmptyDatasetError(
@@ -442,14 +451,29 @@ class PlannedDataset(IndexedDataset[T_co]):
         return window, self._plan_of(window), at - before, epoch
 
     def route(self, positions: Int64Array) -> Routes:
-        members = []
-        fillers = []
-        for position in positions.tolist():
-            window, plan, group, epoch = self.group_at(position)
-            start = window * self.window + self.shift_of(epoch)
-            members.append(plan.members(group) + start)
-            fillers.append(plan.filler_count(group))
-        return Routes.of_members(members, fillers)
+        rows = np.arange(len(positions), dtype=np.int64)
+        members = [rows[:0]]
+        owners = [rows[:0]]
+        fillers = [rows[:0] > 0]
+        while len(rows):
+            first = int(positions[rows[0]])
+            window, plan, group, epoch = self.group_at(first)
+            groups = positions[rows] - (first - group)
+            is_inside = (groups >= 0) & (groups < plan.count)
+            chosen = plan.rearranged(groups[is_inside])
+            number = np.repeat(np.arange(chosen.count), np.diff(chosen.bounds))
+            members.append(chosen.order + window * self.window + self.shift_of(epoch))
+            owners.append(rows[is_inside][number])
+            fillers.append(chosen.is_filler(number))
+            rows = rows[~is_inside]
+        owner = np.concatenate(owners)
+        by_owner = np.argsort(owner, kind="stable")
+        is_filler = np.concatenate(fillers)[by_owner]
+        return Routes(
+            np.concatenate(members)[by_owner],
+            owner=owner[by_owner],
+            padding=is_filler if is_filler.any() else None,
+        )
 
     def _window_items(self, position: int) -> Iterator[int]:
         """Yield the other items of the window of an item, then later items."""

@@ -16,7 +16,7 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from energize.core.arrays import Int64Array, UInt64Array
+from energize.core.arrays import BoolArray, Int64Array, UInt64Array
 from energize.order.align import MOST_MODALITIES, modalities_of
 
 _STEPS = 2
@@ -68,6 +68,13 @@ class Plan:
     def filler_count(self, group: int) -> int:
         """Return how many of the last samples of a group only fill it."""
         return 0 if self.fillers is None else int(self.fillers[group])
+
+    def is_filler(self, number: Int64Array) -> BoolArray:
+        """Return whether samples in `order`, of groups `number`, only fill them."""
+        fillers = 0 if self.fillers is None else self.fillers
+        counted = self.bounds[1:] - fillers
+        is_filler: BoolArray = np.arange(len(number)) >= counted[number]
+        return is_filler
 
     def sums(self, values: Int64Array) -> Int64Array:
         """Return the sum of the values of the samples of each group.

@@ -402,19 +402,21 @@ class EfficiencyMeter:
             spacing *= 2
         firsts = range(0, count, spacing)
         parts = [range(first, min(first + length, count)) for first in firsts]
+        if most < _PARTS and spacing > length > len(parts[-1]):
+            del parts[-1]  # the next report would measure it again
         return Efficiency(
             self._ranks,
             self._micro_batches,
             count,
             sum(map(len, parts)),
             self._measures([self._tally(steps, part) for part in parts]),
-            tuple(steps.bounds(first)[0] for first in firsts),
+            tuple(steps.bounds(part[0])[0] for part in parts),
         )
 
     def _tally(self, steps: _Steps, part: range) -> Tally:
-        bounds = [steps.bounds(step) for step in part]
-        items = (bounds[0][0], bounds[-1][1])
+        items = (steps.bounds(part[0])[0], steps.bounds(part[-1])[1])
         if items not in self._measured:
+            bounds = [steps.bounds(step) for step in part]
             measured = _MeasuredSteps(bounds, self._costs, self._length)
             self._measured[items] = measured.measure(self._dataset, self._ranks)
         return self._measured[items]

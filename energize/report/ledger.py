@@ -26,6 +26,8 @@ from energize.core.loss_weights import OWN, WEIGHTS, field_of, weight_of
 from energize.core.loss_weights import WEIGHT as OF_SOURCES
 from energize.core.padding import UNMARKED, Marks
 from energize.core.reader import ItemOrigin
+from energize.core.trace import divided
+from energize.datasets.planned import PlannedDataset
 from energize.errors import ConfigError, nearest, some
 from energize.report import levels
 from energize.report.efficiency import Efficiency, EfficiencyMeter, Tally
@@ -410,8 +412,12 @@ class Book:
         if items is None or not self.dataset.indexed:
             return None
         rows = np.zeros_like(self._rows)
-        rows[:, SAMPLES] = self._places.planned(items)
-        rows[:, ITEMS] = self._places.planned(items, items=True)
+        samples = self._places.planned(items)
+        rows[:, SAMPLES] = samples
+        if isinstance(self.dataset, PlannedDataset):
+            rows[:, ITEMS] = divided(self.dataset, items, samples)
+        else:
+            rows[:, ITEMS] = self._places.planned(items, items=True)
         return rows
 
     def counted(self) -> tuple[FloatArray, FloatArray]:

@@ -6,10 +6,12 @@ import json
 import logging
 from collections import Counter
 
+import numpy as np
 import pytest
 
-from energize import BatchDataset, EpochizeDataset, LimitDataset
+from energize import BatchDataset, EpochizeDataset, LimitDataset, ShuffleDataset
 from energize.core.config import unpacked
+from energize.datasets.planned import PackDataset
 from energize.experimental import Stage, StagedDataset, StagePlan
 from tests.datasets.test_planned import (
     FAR,
@@ -187,3 +189,40 @@ def test_epochs_of_a_limit_resume_on_other_ranks(steps):
     assert in_turn(resumed, 20) == expected[2 * steps : 2 * steps + 60]
     for loader in resumed:
         loader.close()
+
+
+# Reports
+
+
+def test_a_report_locates_windows_not_packs(monkeypatch):
+    loader = loader_of(packs(window=2048))
+    take(loader, 400)
+    loader.report()
+    take(loader, 50)
+    located = []
+
+    def group_at(self, position, original=PackDataset.group_at):
+        located.append(position)
+        return original(self, position)
+
+    monkeypatch.setattr(PackDataset, "group_at", group_at)
+    report = loader.report()
+    assert len(located) < 30
+    counts = Counter(name for name, _ in samples_of(packs(window=2048).at(range(450))))
+    for row in report.rows:
+        if row.is_source:
+            assert row.counts.samples == counts[row.name]
+            assert row.shares.planned == pytest.approx(
+                counts[row.name] / counts.total()
+            )
+
+
+def test_packs_of_any_positions_are_located_together():
+    dataset = packs(ShuffleDataset(mix().inputs[0]), capacity=90)
+    positions = np.random.default_rng(0).integers(0, 200, 300)
+    refs = dataset.refs(positions)
+    for row, position in enumerate(positions.tolist()):
+        alone = dataset.refs([position])
+        of_row = refs.item == row
+        assert refs.index[of_row].tolist() == alone.index.tolist()
+        assert refs.epoch[of_row].tolist() == alone.epoch.tolist()
