@@ -45,7 +45,7 @@ def test_cookers_read_from_them(mix):
 
 REFUSED = {
     "filesystem://a\0b": "has an unknown kind",
-    "filesystem+msc://bucket/x": "has an unknown kind",
+    "filesystem+bucket/x": "has an unknown kind",
     "mix.yaml": "is a file. Pass a prepared folder",
     "filesystem://lines.jsonl": "is a file. Pass a prepared folder",
 }
