@@ -12,7 +12,7 @@ from energize.errors import ConfigError
 from energize.integrations.transformers import LoaderTrainer
 from energize.loader import Loader
 
-_STAND_IN = {"prompt": "a", "chosen": "b", "rejected": "c"}
+_STAND_IN = {"prompt": "a", "chosen": " b", "rejected": " c"}
 
 
 class LoaderDPOTrainer(LoaderTrainer, DPOTrainer):  # type: ignore[misc]
@@ -25,7 +25,8 @@ class LoaderDPOTrainer(LoaderTrainer, DPOTrainer):  # type: ignore[misc]
         *args: As those of `DPOTrainer`.
         train_loader: The loader to train on.
         **options: As those of `DPOTrainer`, with `processing_class`. `ref_model` is
-            needed for a model that is passed as an object.
+            needed for a model that is passed as an object. `eval_dataset` is a loader
+            of the role "eval", or a dict of them.
 
     Raises:
         ConfigError: For `precompute_ref_log_probs`.
@@ -40,6 +41,8 @@ class LoaderDPOTrainer(LoaderTrainer, DPOTrainer):  # type: ignore[misc]
         has_images = isinstance(options.get("processing_class"), ProcessorMixin)
         row: dict[str, Any] = _STAND_IN | ({"images": []} if has_images else {})
         data = Dataset.from_list([row])
-        super().__init__(
-            *args, train_loader=train_loader, train_dataset=data, **options
-        )
+        evaluated = options.get("eval_dataset")
+        options["eval_dataset"] = None if evaluated is None else data
+        options["train_dataset"] = data
+        super().__init__(*args, train_loader=train_loader, **options)
+        self.eval_dataset = evaluated

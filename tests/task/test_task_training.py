@@ -24,13 +24,13 @@ MAKE = {
 def trained(data, folder, task, *, workers, ranks, killed=0):
     folder.mkdir(exist_ok=True)
     arguments = (data, folder, task, workers, killed)
-    options = {"ranks": ranks, "fails": bool(killed), "imports": ["transformers"]}
-    launched(PROGRAM, *arguments, **options)
+    options = {"ranks": ranks, "fails": bool(killed), "timeout": 280}
+    launched(PROGRAM, *arguments, imports=["transformers"], **options)
     file = folder / "losses.json"
     return json.loads(file.read_text()) if file.exists() else None
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("task", MAKE)
 def test_a_killed_run_continues_on_another_topology(task, tmp_path):
     data = MAKE[task](tmp_path / "data").parent
@@ -43,7 +43,7 @@ def test_a_killed_run_continues_on_another_topology(task, tmp_path):
     assert resumed == pytest.approx(whole[SAVED:], rel=1e-3, abs=1e-4)
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_dpo_trainer_of_trl_continues_from_a_checkpoint(tmp_path):
     pytest.importorskip("trl")
     data = task_files.preferences(tmp_path / "data").parent
