@@ -560,8 +560,9 @@ class _Pieces(list[bytes]):
 
     def write(self, piece: Any) -> int:
         """Add a piece, and return its size."""
-        self.append(bytes(piece))
-        return len(piece)
+        content = bytes(piece)  # a pickler may write a PickleBuffer, without a length
+        self.append(content)
+        return len(content)
 
 
 def dumps(value: Any, regions: Regions) -> bytes:

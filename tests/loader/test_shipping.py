@@ -76,6 +76,15 @@ def test_large_replies_come_in_shared_memory_that_is_free_once_they_are_read():
     assert len(regions._regions) == 2
 
 
+def test_arrays_of_all_sizes_come_as_they_were():
+    """A pickler writes those above a frame of 64 KiB by themselves."""
+    for size in (1, 60 << 10, 100 << 10, SMALL, SMALL + 1):
+        regions, received = Regions(), ReceivedRegions()
+        array = np.arange(size, dtype=np.uint8)
+        found = receive(dumps([array], regions), regions, received)
+        assert (found[0] == array).all()
+
+
 def test_tensors_that_are_no_plain_memory_are_sent_as_torch_pickles_them():
     regions = Regions()
     leaf = torch.ones(3, requires_grad=True)
