@@ -135,13 +135,19 @@ def _are_turns(value: Any) -> bool:
 
 
 def _prepend_system(row: dict[str, Any]) -> None:
-    """Insert the column `system` as the first turn of each chat."""
+    """Insert the column `system` as the first turn of each chat without such a turn."""
     system = row.get("system")
     if not isinstance(system, str) or not system:
         return
     for name in _CHATS & row.keys():
-        if isinstance(row[name], list):
-            row[name] = [{"from": "system", "value": system}, *row[name]]
+        chat = row[name]
+        if isinstance(chat, list) and not _begins_with_system(chat):
+            row[name] = [{"from": "system", "value": system}, *chat]
+
+
+def _begins_with_system(chat: list[Any]) -> bool:
+    first = chat[0] if chat and isinstance(chat[0], dict) else {}
+    return "system" in (first.get("role"), first.get("from"))
 
 
 def _files_of_pieces(turns: Iterable[dict[str, Any]]) -> Iterator[tuple[str, Any]]:
@@ -156,7 +162,7 @@ def _files_of_pieces(turns: Iterable[dict[str, Any]]) -> Iterator[tuple[str, Any
 
 def _file_of_piece(piece: dict[str, Any], piece_type: str) -> Any:
     """Return the file of a typed piece, None if it names none."""
-    values = (piece.get(key) for key in (piece_type, "url", "path"))
+    values = (piece.get(key) for key in (piece_type, "url", "path", "value"))
     file = next((value for value in values if value), None)
     return file.get("url") if isinstance(file, dict) and "url" in file else file
 

@@ -109,7 +109,7 @@ def _entry(text: RecipeText, at: KeyPath, name: str) -> RecipeEntry:
         path = name
     if marked and not size.isdigit():
         text.fault(at, f"expected a number after #, got {name}. ms-swift stops, too")
-    entry = entry_of(text, at, {"path": path.replace(":", "/")}, {})
+    entry = entry_of(text, at, {"path": path.rpartition("::")[2].replace(":", "/")}, {})
     if marked and size.isdigit():
         entry = entry._replace(keys={**entry.keys, "choose": int(size)})
     return entry

@@ -136,6 +136,26 @@ def test_rows_of_alpaca_and_of_the_last_answer(data):
         ]
 
 
+def test_a_column_of_the_system_comes_first_unless_turns_have_it(data):
+    turns = [{"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Hello"}]
+    own = {"from": "system", "value": "own"}
+    rows = [
+        {"conversations": turns, "system": "column"},
+        {"conversations": [own, *turns], "system": "column"},
+        {"conversations": turns, "system": ""},
+    ]
+    (data / "data" / "system.json").write_text(json.dumps(rows))
+    columns = {"messages": "conversations", "system": "system"}
+    described = {"file_name": "system.json", "formatting": "sharegpt"}
+    write("data/dataset_info.json", {"s": {**described, "columns": columns}})
+    samples = get_train_dataset("data/dataset_info.json", batch_size=None)
+    assert sorted([turn.text for turn in sample.turns] for sample in samples) == [
+        ["Hi", "Hello"],
+        ["column", "Hi", "Hello"],
+        ["own", "Hi", "Hello"],
+    ]
+
+
 def test_held_out_samples_are_in_no_epoch_of_training(data):
     write("data/dataset_info.json", info())
     for size in (0.2, 15):
@@ -163,6 +183,22 @@ def test_v1_draws_as_many_samples_as_it_sets(data):
     found, different = counts(dataset, len(dataset))
     assert found == {"a": 100, "b": 12, "c": 12}
     assert different == 40 + 12 + 10
+
+
+def test_messages_of_v1_with_pieces_and_loss_weights(data):
+    image = {"type": "image_url", "value": "a_0.jpg"}
+    question = [image, {"type": "text", "value": "What?"}]
+    answers = [("No", 0.0), ("Yes", 1.0)]
+    messages = [{"role": "user", "content": question, "loss_weight": 0.0}]
+    for text, weight in answers:
+        pieces = [{"type": "text", "value": text}]
+        messages += [{"role": "assistant", "content": pieces, "loss_weight": weight}]
+    (data / "data" / "v1.json").write_text(json.dumps([{"messages": messages}] * 3))
+    name = write("v1.yaml", {"v1": {"path": "data/v1.json", "source": "local"}})
+    sample = get_train_dataset(name, batch_size=None)[0]
+    assert [turn.text for turn in sample.turns] == ["<image>What?", "No", "Yes"]
+    assert [turn.learned for turn in sample.turns[1:]] == [False, True]
+    assert sample.images[0].shape == (3, 16, 16)
 
 
 # ms-swift
@@ -377,6 +413,11 @@ FAULTS = [
         ],
     ),
     ("swift.yaml", {"dataset": ["data/a.json#x"]}, ["expected a number after #"]),
+    (
+        "swift.yaml",
+        {"dataset": ["HF::swift/self-cognition#500"]},
+        ["hf download --repo-type dataset swift/self-cognition --local-dir DIR"],
+    ),
     (
         "swift.yaml",
         {"dataset": ["data/a.json"], "columns": "{"},
