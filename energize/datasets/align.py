@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import pairwise
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
 from energize.core import tree
 from energize.core.arrays import Int64Array, rows_by_value
-from energize.core.checks import check_names, checked_batch_size, checked_whole
+from energize.core.checks import check_names, checked_whole
 from energize.core.dataset import Dataset, IndexedDataset
 from energize.core.failures import Failed
 from energize.core.loss_weights import weighed
@@ -30,7 +30,7 @@ from energize.core.rng import derive, hash_positions
 from energize.core.trace import Request, location_of
 from energize.core.tree import first_stream
 from energize.datasets.batch import BatchDataset, below_maps, same
-from energize.datasets.level import MOST_LEVELLED, LevelDataset
+from energize.datasets.level import LevelDataset, checked_global_batch
 from energize.datasets.order import cut_epochs
 from energize.datasets.planned import (
     WINDOW,
@@ -174,21 +174,6 @@ class Alignment:
                 f"{value!r}"
             )
         return cls.of(value)
-
-
-class _Layout(NamedTuple):
-    """The members of the micro batches of a global batch.
-
-    Attributes:
-        positions: Positions of the input, by micro batch; fillers are the last ones of
-            a micro batch.
-        bounds: The first member of each micro batch, and the end of the last one.
-        fillers: Number of fillers of each micro batch.
-    """
-
-    positions: Int64Array
-    bounds: list[int]
-    fillers: list[int]
 
 
 class AligningDataset(IndexedDataset[T_batch_co]):
@@ -416,9 +401,7 @@ class AlignDataset(AligningDataset[T_batch_co], BatchDataset[T_batch_co]):
         drop_last: bool = False,
     ) -> None:
         owner = type(self).__name__
-        micro = checked_batch_size(batch_size, f"{owner}: batch_size")
-        whole = checked_batch_size(global_batch_size, f"{owner}: global_batch_size")
-        _check_sizes(owner, micro, whole)
+        micro, whole = checked_global_batch(owner, batch_size, global_batch_size)
         if isinstance(columns, Alignment):
             alignment = columns
         else:
@@ -488,15 +471,14 @@ class AlignDataset(AligningDataset[T_batch_co], BatchDataset[T_batch_co]):
         fillers = []
         for position in positions.tolist():
             number, batch = divmod(position, self.micro_batches)
-            layout = self._layout(number)
-            first, end = layout.bounds[batch : batch + 2]
-            members.append(layout.positions[first:end])
-            fillers.append(layout.fillers[batch])
+            plan = self._plan(number)
+            members.append(plan.members(batch))
+            fillers.append(plan.filler_count(batch))
         return Routes.of_members(members, fillers)
 
     def filler_count(self, position: int) -> int:
         number, batch = divmod(position, self.micro_batches)
-        return self._layout(number).fillers[batch]
+        return self._plan(number).filler_count(batch)
 
     def batch_of(self, member: int) -> int:
         """Return the position of the batch that contains an item of the input.
@@ -555,11 +537,11 @@ class AlignDataset(AligningDataset[T_batch_co], BatchDataset[T_batch_co]):
         return {**saved, "alignment": after}, current
 
     @cached_property
-    def _layout(self) -> Callable[[int], _Layout]:
-        """Return the members of the micro batches of a global batch, by its number."""
+    def _plan(self) -> Callable[[int], Plan]:
+        """Return the micro batches of a global batch, of positions of the input."""
         return lru_cache(_KEPT)(self._distributed)
 
-    def _distributed(self, number: int) -> _Layout:
+    def _distributed(self, number: int) -> Plan:
         start, count = self._span(number)
         masks = self._masks(np.arange(start, start + count, dtype=np.int64))
         batches = aligned(
@@ -569,8 +551,7 @@ class AlignDataset(AligningDataset[T_batch_co], BatchDataset[T_batch_co]):
             self._always,
         )
         if not batches.missing.any() and count >= self.micro_batches:
-            bounds = batches.bounds.tolist()
-            return _Layout(start + batches.order, bounds, [0] * self.micro_batches)
+            return Plan(start + batches.order, batches.bounds)
         pool = self._pool(start, masks, batches)
         fillers = [
             self._drawn(pool, chosen, number * self.micro_batches + batch)
@@ -582,8 +563,8 @@ class AlignDataset(AligningDataset[T_batch_co], BatchDataset[T_batch_co]):
         ):
             parts += [start + batches.order[first:end], more]
         lengths = [len(part) for part in parts]
-        bounds = np.cumsum([0, *lengths])[::2].tolist()
-        return _Layout(np.concatenate(parts), bounds, lengths[1::2])
+        bounds = np.cumsum([0, *lengths])[::2]
+        return Plan(np.concatenate(parts), bounds, fillers=np.array(lengths[1::2]))
 
     def _pool(
         self, start: int, masks: Int64Array, batches: AlignedBatches
@@ -700,14 +681,10 @@ class AlignedBudgetDataset(AligningDataset[T_batch_co], BudgetBatchDataset[T_bat
         return plan.filler_count(group)
 
     def _other_members(self, position: int) -> Iterator[int]:
-        limit = self._length_at(position)
         for other in super()._other_members(position):
-            if self._length_at(other) <= limit:
+            lengths = self.samples_at(np.array([position, other])).lengths
+            if lengths[1, 0] <= lengths[0, 0]:
                 yield other
-
-    def _length_at(self, position: int) -> int:
-        at = np.array([position], dtype=np.int64)
-        return int(self.samples_at(at).lengths[0, 0])
 
     def plan(self, samples: WindowSamples) -> Plan:
         self.check_longest(samples)
@@ -739,18 +716,6 @@ class AlignedBudgetDataset(AligningDataset[T_batch_co], BudgetBatchDataset[T_bat
         groups = (steps[:, None] + np.arange(self.ranks)).ravel()
         of_window = replace(plan, order=positions[plan.order] - start)
         return of_window.rearranged(groups)
-
-
-def _check_sizes(owner: str, micro: int, whole: int) -> None:
-    if whole > MOST_LEVELLED:
-        raise ConfigError(
-            f"{owner}: global_batch_size must be at most {MOST_LEVELLED}, got {whole}"
-        )
-    if whole % micro:
-        raise ConfigError(
-            f"{owner}: a global batch of {whole} samples is not a multiple of the "
-            f"micro batch of {micro}. Change global_batch_size or batch_size"
-        )
 
 
 def _chosen(

@@ -207,19 +207,9 @@ class LevelDataset(IndexedDataset[T_co]):
         cost: LevelCost,
         worker_config: WorkerConfig | None = None,
     ) -> None:
-        micro = checked_batch_size(batch_size, "LevelDataset: batch_size")
-        whole = checked_batch_size(global_batch_size, "LevelDataset: global_batch_size")
-        if whole > MOST_LEVELLED:
-            raise ConfigError(
-                "LevelDataset: global_batch_size must be at most "
-                f"{MOST_LEVELLED}, got {whole}"
-            )
-        if whole % micro:
-            raise ConfigError(
-                f"LevelDataset: a global batch of {whole} samples is not a multiple "
-                f"of the micro batch of {micro}. Change global_batch_size or "
-                "batch_size"
-            )
+        micro, whole = checked_global_batch(
+            "LevelDataset", batch_size, global_batch_size
+        )
         self.freeze(
             [dataset],
             worker_config,
@@ -290,3 +280,23 @@ class LevelDataset(IndexedDataset[T_co]):
         """Ignore another cost after whole global batches."""
         whole = self._begun(n) == n
         return ({**saved, "cost": now["cost"]} if whole else saved), now
+
+
+def checked_global_batch(owner: str, batch_size: Any, whole: Any) -> tuple[int, int]:
+    """Return the numbers of samples of a micro batch and of a global batch.
+
+    Raises:
+        ConfigError: Unless one divides the other.
+    """
+    micro = checked_batch_size(batch_size, f"{owner}: batch_size")
+    size = checked_batch_size(whole, f"{owner}: global_batch_size")
+    if size > MOST_LEVELLED:
+        raise ConfigError(
+            f"{owner}: global_batch_size must be at most {MOST_LEVELLED}, got {size}"
+        )
+    if size % micro:
+        raise ConfigError(
+            f"{owner}: a global batch of {size} samples is not a multiple of the micro "
+            f"batch of {micro}. Change global_batch_size or batch_size"
+        )
+    return micro, size

@@ -341,30 +341,33 @@ class PlannedDataset(IndexedDataset[T_co]):
         """
         child = self.children[0]
         refs = child.refs(positions)
-        values = np.zeros((len(refs), len(self.lengths)))
-        for number, rows in rows_by_value(refs.source):
-            source = child.sources[number]
-            for column, length in enumerate(self.lengths):
-                values[rows, column] = length.of_samples(
-                    source,
-                    refs.index[rows],
-                    allow_zero=column > 0,
-                    called="length",
-                )
-        wrong = np.argwhere(values != np.rint(values))
-        for row, column in wrong[:1].tolist():
-            source = child.sources[int(refs.source[row])]
-            raise ColumnError(
-                f"{source.where(int(refs.index[row]))}: its length must be a whole "
-                f"number, got {values[row, column]:g} by "
-                f"{', '.join(self.lengths[column].columns)}. Measure the column again, "
-                "or pass a function of columns that returns whole numbers"
-            )
         lengths = np.zeros((len(positions), len(self.lengths)), dtype=np.int64)
-        values = np.minimum(values, _LONGEST)
-        np.add.at(lengths, refs.item, values.astype(np.int64))
+        for number, rows in rows_by_value(refs.source):
+            values = self.lengths_of(child.sources[number], refs.index[rows])
+            np.add.at(lengths, refs.item[rows], values)
         first = np.searchsorted(refs.item, np.arange(len(positions)))
         return WindowSamples(positions, lengths, refs.source[first], refs.index[first])
+
+    def lengths_of(self, source: SourceNode[Any], index: Int64Array) -> Int64Array:
+        """Return the lengths of samples of a source: a row for each sample.
+
+        Raises:
+            ColumnError: As `samples_at`.
+        """
+        lengths = np.zeros((len(index), len(self.lengths)), dtype=np.int64)
+        for column, length in enumerate(self.lengths):
+            values = length.of_samples(
+                source, index, allow_zero=column > 0, called="length"
+            )
+            for row in np.flatnonzero(values != np.rint(values))[:1].tolist():
+                raise ColumnError(
+                    f"{source.where(int(index[row]))}: its length must be a whole "
+                    f"number, got {values[row]:g} by {', '.join(length.columns)}. "
+                    "Measure the column again, or pass a function of columns that "
+                    "returns whole numbers"
+                )
+            lengths[:, column] = np.minimum(values, _LONGEST)
+        return lengths
 
     def draws(self, positions: Int64Array, *words: str) -> UInt64Array:
         """Return a random number for each position, uint64 of the same shape."""
@@ -372,7 +375,8 @@ class PlannedDataset(IndexedDataset[T_co]):
         return drawn
 
     @cached_property
-    def _anchors(self) -> Anchors:
+    def anchors(self) -> Anchors:
+        """The numbers of items before windows, as far as they are known."""
         known = self.__dict__.get("known_windows", _FIRST)
         windows = -(-tree.pass_length(self.inputs[0]) // self.window)
         resumed = self.__dict__.get("resumed_item")
@@ -384,7 +388,7 @@ class PlannedDataset(IndexedDataset[T_co]):
 
     def __getstate__(self) -> dict[str, Any]:
         """Include anchors, so that other processes need no earlier windows."""
-        known = self._anchors.known(_ANCHORS if self._is_endless else None)
+        known = self.anchors.known(_ANCHORS if self._is_endless else None)
         return super().__getstate__() | {"known_windows": known}
 
     def replace(self, **changed: Any) -> Self:
@@ -393,11 +397,7 @@ class PlannedDataset(IndexedDataset[T_co]):
 
     def window_of(self, n: int) -> tuple[int, int]:
         """Return the window of item `n`, and the number of items before the window."""
-        return self._anchors.started(self._epoch_of(n)[1])
-
-    def learn_window(self, window: int, items: int) -> None:
-        """Take note of the number of items before a window."""
-        self._anchors.learn(window, items)
+        return self.anchors.started(self._epoch_of(n)[1])
 
     def counting_from(self, window: int, items: int, n: int, dataset: Any) -> Self:
         """Return the node with a known window, so that `n` needs no earlier ones.
@@ -438,7 +438,7 @@ class PlannedDataset(IndexedDataset[T_co]):
     def size(self) -> int:
         if self._is_endless:
             return INFINITE
-        return self._anchors.before(self._windows)
+        return self.anchors.before(self._windows)
 
     def _epoch_of(self, n: int) -> tuple[int, int]:
         """Return the epoch of an item, and its number in the epoch."""
@@ -447,7 +447,7 @@ class PlannedDataset(IndexedDataset[T_co]):
     def group_at(self, position: int) -> tuple[int, Plan, int, int]:
         """Return the window of an item, its plan, the group, and the epoch."""
         epoch, at = self._epoch_of(position)
-        window, before = self._anchors.window_of(at)
+        window, before = self.anchors.window_of(at)
         return window, self._plan_of(window), at - before, epoch
 
     def route(self, positions: Int64Array) -> Routes:
@@ -512,13 +512,13 @@ class PlannedDataset(IndexedDataset[T_co]):
         """Return the end of the started window: its content is fixed."""
         epoch, at = self._epoch_of(n)
         start = epoch * self._per_epoch if epoch else 0
-        window, before = self._anchors.started(at)
+        window, before = self.anchors.started(at)
         begin, end = self._window_bounds(window)
         return [start + (begin if at == before else end)]
 
     def spans(self, n: int) -> tuple[Sequence[Span], int]:
         epoch, at = self._epoch_of(n)
-        window, before = self._anchors.started(at)
+        window, before = self.anchors.started(at)
         spans = [Span(0, 0, window * self.window)]
         if epoch:
             spans.append(Span(0, 0, self._per_epoch, epoch))
@@ -577,7 +577,7 @@ class WindowAnchor:
 
     def learn(self, fact: list[int]) -> None:
         """Use a fact of an equal node in another process."""
-        self._node.learn_window(*fact)
+        self._node.anchors.learn(*fact)
 
     def resumed(self, fact: list[int], n: int, dataset: Any) -> PlannedDataset[Any]:
         """Return the node counting from the window of a state, that of item `n`."""
@@ -731,12 +731,7 @@ class PackDataset(PlannedDataset[T_co]):
         """Yield the sources with samples longer than a capacity: how many, of all."""
         for source in self.sources:
             index = np.arange(source.count, dtype=np.int64)
-            is_long = np.zeros(source.count, dtype=np.bool_)
-            for column, length in enumerate(self.lengths):
-                values = length.of_samples(
-                    source, index, allow_zero=column > 0, called="length"
-                )
-                is_long |= values > self.capacities[column]
+            is_long = (self.lengths_of(source, index) > self.capacities).any(axis=1)
             if is_long.any():
                 yield source, int(is_long.sum()), source.count
 
@@ -768,7 +763,7 @@ class PackDataset(PlannedDataset[T_co]):
                 failed = Failed(reason, location_of(self.inputs[0], at))
                 self._leave_out(failed, at, request)
             window -= 1
-            is_counted = self._anchors.has_items(window)
+            is_counted = self.anchors.has_items(window)
             plan = plan if is_counted else self._plan_of(window)
 
     @cached_property

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import reduce
 from itertools import chain
 from operator import le, or_, sub, truediv
@@ -53,7 +53,7 @@ class Plan:
 
     order: Int64Array
     bounds: Int64Array
-    dropped: Int64Array
+    dropped: Int64Array = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     fillers: Int64Array | None = None
 
     @property
@@ -146,8 +146,7 @@ def planned_packs(
         order, bounds = _by_length(lengths[:, 0], int(capacities[0]), draws)
     else:
         order, bounds = _by_room(lengths, capacities, draws)
-    none = np.zeros(0, dtype=np.int64)
-    return Plan(np.array(order, dtype=np.int64), np.array(bounds, dtype=np.int64), none)
+    return Plan(np.array(order, dtype=np.int64), np.array(bounds, dtype=np.int64))
 
 
 def _by_length(
@@ -279,8 +278,7 @@ def planned_batches(lengths: Int64Array, budget: int, draws: UInt64Array) -> Pla
     while bounds[-1] < len(ordered):
         start = bounds[-1]
         bounds.append(min(start + budget // ordered[start], len(ordered)))
-    none = np.zeros(0, dtype=np.int64)
-    return Plan(order, np.array(bounds, dtype=np.int64), none)
+    return Plan(order, np.array(bounds, dtype=np.int64))
 
 
 def aligned_batches(
@@ -334,10 +332,9 @@ def aligned_batches(
             fillers = samples.fillers(members, pools, draw)
             groups.append(members + fillers)
             counts.append(len(fillers))
-    none = np.zeros(0, dtype=np.int64)
     order = np.array([*chain.from_iterable(groups)], dtype=np.int64)
     bounds = np.cumsum([0, *map(len, groups)])
-    return Plan(order, bounds, none, np.array(counts))
+    return Plan(order, bounds, fillers=np.array(counts))
 
 
 _Pools: TypeAlias = Mapping[int, list[int]]
@@ -459,9 +456,8 @@ def consecutive_batches(lengths: Int64Array, budget: int) -> Plan:
             longest = length
     if len(lengths):
         bounds.append(len(lengths))
-    none = np.zeros(0, dtype=np.int64)
     order = np.arange(len(lengths), dtype=np.int64)
-    return Plan(order, np.array(bounds, dtype=np.int64), none)
+    return Plan(order, np.array(bounds, dtype=np.int64))
 
 
 def interleaved(
