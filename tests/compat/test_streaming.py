@@ -445,6 +445,12 @@ def test_what_a_program_looks_at(folder):
     assert dataset.samples_per_stream.tolist() == [100, 200]
     assert dataset.num_shards == len(dataset.shards)
     assert sum(each.samples for each in dataset.shards) == 300
+    other = StreamingDataset(
+        streams=[Numbers(local="anywhere"), Stream(local=str(folder / "captions"))]
+    )
+    assert [len(shard) for shard in other.shards[:1]] == [8]
+    assert sum(map(len, other.shards)) == other.size == 23
+    assert other.spanner[8] == (1, 0)
     assert dataset.next_epoch == 0
     list(dataset)
     assert dataset.next_epoch == 1

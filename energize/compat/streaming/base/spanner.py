@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -41,11 +42,15 @@ class Spanner:
         return shard, int(index - self.shard_bounds[shard])
 
 
-class Shard(NamedTuple):
+@dataclass(frozen=True)
+class Shard:
     """A shard of a folder that is not MDS, or all samples of another stream."""
 
     name: str
     samples: int
+
+    def __len__(self) -> int:
+        return self.samples
 
 
 def shards_of(samples: IndexedDataset[Any]) -> list[Shard | MdsShard]:
