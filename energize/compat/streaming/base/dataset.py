@@ -405,7 +405,8 @@ class StreamingDataset(IterableDataset[Any]):
     @property
     def next_epoch(self) -> int:
         """The epoch that the next iteration starts or resumes; it can be set."""
-        return self._place.start[0] // self.epoch_size + (not self._place.waiting)
+        position, ended = self._place.start
+        return position // self.epoch_size - ended + (not self._place.waiting)
 
     @next_epoch.setter
     def next_epoch(self, epoch: int) -> None:
@@ -453,10 +454,10 @@ class StreamingDataset(IterableDataset[Any]):
         self._delivered = 0
         if place == _REFUSED:
             raise StateMismatchError(self._mismatch)
-        return iter(()) if place is None else self._read(place[0])
+        return iter(()) if place is None or place[1] else self._read(place[0])
 
     def _next_epoch(self, place: Place) -> Place:
-        return (place[0] // self.epoch_size + 1) * self.epoch_size, 0
+        return (place[0] // self.epoch_size + 1 - place[1]) * self.epoch_size, 0
 
     def _read(self, start: int) -> Iterator[Any]:
         """Yield the samples of this rank from `start` to the end of the epoch.
@@ -512,7 +513,8 @@ class StreamingDataset(IterableDataset[Any]):
         start = self._place.start
         if start == _REFUSED:
             raise StateMismatchError(self._mismatch)
-        epoch, consumed = divmod(start[0], size)
+        epoch = start[0] // size - start[1]
+        consumed = start[0] - epoch * size
         if num_samples is not None:
             consumed = num_samples if from_beginning else consumed + num_samples
         elif self._place.in_workers:
@@ -545,8 +547,9 @@ class StreamingDataset(IterableDataset[Any]):
         them. A state of these fields alone is not compared with the dataset.
 
         Args:
-            state: A result of `state_dict`. The end of an epoch starts the next one. If
-                it was saved with other streams or settings, the next iteration raises
+            state: A result of `state_dict`. At the end of an epoch, the next iteration
+                is empty and the one after it reads the next epoch. If it was saved with
+                other streams or settings, the next iteration raises
                 `StateMismatchError`, unless another state is loaded before it.
 
         Raises:
@@ -554,15 +557,18 @@ class StreamingDataset(IterableDataset[Any]):
         """
         self._delivered = 0
         try:
-            place = self._position_of(state), 0
+            place = self._place_of(state)
         except StateMismatchError as error:
             self._mismatch = str(error)
             _log.warning("StreamingDataset: %s", error)
             place = _REFUSED
         self._place.set(place)
 
-    def _position_of(self, state: State) -> int:
-        """Return the position in a state, and take over its numbers of nodes."""
+    def _place_of(self, state: State) -> Place:
+        """Return the place in a state, and take over its numbers of nodes.
+
+        The step is 1 at the end of an epoch.
+        """
         numbers = {name: state[name] for name in _NUMBERS if name in state}
         rest = {name: state[name] for name in state if name not in numbers}
         if rest or not numbers:
@@ -573,7 +579,7 @@ class StreamingDataset(IterableDataset[Any]):
                 "the dataset. A state of MosaicML Streaming resumes in another order"
             )
         if not numbers:
-            return position
+            return position, 0
         seed = numbers.get("shuffle_seed", self.shuffle_seed)
         if seed != self.shuffle_seed:
             raise StateMismatchError(
@@ -583,7 +589,8 @@ class StreamingDataset(IterableDataset[Any]):
         nodes = "num_canonical_nodes", "initial_physical_nodes"
         vars(self).update({name: numbers[name] for name in nodes if name in numbers})
         consumed = min(counter_field(numbers, "sample_in_epoch"), self.epoch_size)
-        return counter_field(numbers, "epoch") * self.epoch_size + consumed
+        position = counter_field(numbers, "epoch") * self.epoch_size + consumed
+        return position, int(consumed == self.epoch_size)
 
 
 def _counts(numbers: Iterable[int]) -> Int64Array:
