@@ -7,6 +7,7 @@ which pytest starts for different files, can get into each other's way.
 from __future__ import annotations
 
 import json
+import subprocess
 from collections import Counter
 
 import numpy as np
@@ -19,7 +20,7 @@ from tests.support.composing import composed, global_batches
 from tests.support.mds import COMPRESS, numbered_mds, write_mds, write_rows
 from tests.support.mds_samples import COLUMNS, ENCODINGS, expected, sample, shown
 from tests.support.mosaicml_cases import BATCHES, COUNTS
-from tests.support.peers import run_streaming
+from tests.support.peers import ROOT, peer_python, run_streaming
 
 pytestmark = pytest.mark.streaming
 
@@ -371,3 +372,90 @@ def test_a_world_has_the_same_numbers():
         ):
             for name, value in vars(ours).items():
                 assert theirs[name] == value, (row, name)
+
+
+COMPOSER = """
+import json
+from pathlib import Path
+from tests.support.composer_trainer import Trainer, ComposerModel
+from composer import Callback
+import torch
+from torch.utils.data import DataLoader
+from energize.compat.streaming import StreamingDataset
+
+root = Path(sys.argv[1])
+
+class Model(ComposerModel):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(1, 1)
+        self.seen = []
+
+    def forward(self, batch):
+        self.seen.append(batch["number"].tolist())
+        return self.layer(batch["number"].float()[:, None])
+
+    def loss(self, outputs, batch):
+        return outputs.sum() * 0
+
+class DatasetSwap(Callback):
+    def __init__(self, index, dataset):
+        self.index, self.saved, self.dataset = index, 0, dataset
+        self.begin = dataset.state_dict(0, False)
+
+    def after_load(self, state, logger):
+        if self.saved < self.index:
+            self.begin["epoch"] = max(self.begin["epoch"], 0)
+            self.dataset.load_state_dict(self.begin)
+            state.timestamp = state.timestamp.to_next_epoch()
+
+    def state_dict(self):
+        return {"index": self.index}
+
+    def load_state_dict(self, state):
+        self.saved = state["index"]
+
+def run(name, duration, index=0, load=None):
+    dataset = StreamingDataset(local=str(root / name), batch_size=8, shuffle=True)
+    model = Model()
+    trainer = Trainer(
+        model=model,
+        train_dataloader=DataLoader(dataset, batch_size=8),
+        optimizers=torch.optim.SGD(model.parameters(), lr=0.1),
+        max_duration=duration,
+        callbacks=[DatasetSwap(index, dataset)],
+        load_path=load and str(root / "saved" / load),
+        save_folder=None if load else str(root / "saved"),
+        save_interval="1ba",
+        save_filename="{batch}.pt",
+        save_latest_filename=None,
+        save_overwrite=True,
+        progress_bar=False,
+        device="cpu",
+    )
+    trainer.fit()
+    trainer.close()
+    return model.seen
+
+swapped = run("b", "1ep")
+whole = run("a", "2ep")
+found = [run("a", "2ep", load=f"{n}.pt") for n in (3, 5)]
+found.append(run("b", "2ep", index=1, load="3.pt"))
+print(json.dumps([whole, swapped, *found]))
+"""
+
+
+def test_composer_resumes_in_and_after_an_epoch_and_with_another_dataset(tmp_path):
+    numbered_mds(tmp_path / "a", 40)
+    numbered_mds(tmp_path / "b", 56, start=1000)
+    program = f"import sys\nsys.path.insert(0, {str(ROOT)!r})\n{COMPOSER}"
+    command = [peer_python("streaming"), "-c", program, tmp_path]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    whole, swapped, within, after, other = json.loads(done.stdout.splitlines()[-1])
+    assert len(whole) == 10
+    assert within == whole[3:]
+    assert after == whole[5:]
+    assert other == swapped
