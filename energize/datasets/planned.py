@@ -475,6 +475,23 @@ class PlannedDataset(IndexedDataset[T_co]):
             padding=is_filler if is_filler.any() else None,
         )
 
+    def batch_of(self, member: int) -> int:
+        """Return the position of the item that contains an item of the input.
+
+        Args:
+            member: Position of the item in the input.
+        """
+        epoch, at = (0, member) if self._is_endless else divmod(member, self._per_epoch)
+        window, row = divmod(at, self.window)
+        plan = self._plan_of(window)
+        places = np.flatnonzero(plan.order == row)
+        groups = np.searchsorted(plan.bounds, places, side="right") - 1
+        first = self.anchors.before(window) + (epoch * self.size if epoch else 0)
+        group: int = next(
+            group for group in groups.tolist() if row in plan.counted(group)
+        )
+        return first + group
+
     def _window_items(self, position: int) -> Iterator[int]:
         """Yield the other items of the window of an item, then later items."""
         _, plan, group, _ = self.group_at(position)

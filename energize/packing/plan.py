@@ -65,6 +65,11 @@ class Plan:
         """Return the numbers of the samples of a group."""
         return self.order[self.bounds[group] : self.bounds[group + 1]]
 
+    def counted(self, group: int) -> Int64Array:
+        """Return the numbers of the samples of a group, without fillers."""
+        members = self.members(group)
+        return members[: len(members) - self.filler_count(group)]
+
     def filler_count(self, group: int) -> int:
         """Return how many of the last samples of a group only fill it."""
         return 0 if self.fillers is None else int(self.fillers[group])

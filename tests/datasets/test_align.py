@@ -495,6 +495,17 @@ def test_steps_of_budgets_are_aligned_and_windows_keep_their_samples(dataset):
         assert dataset.consumed(n).tolist() == list(counts.values())
 
 
+@LIMIT
+@given(budget_cases(), st.integers(0, 60))
+def test_each_sample_finds_its_batch_of_a_budget(dataset, position):
+    routes = dataset.route(np.array([position]))
+    is_filler = np.zeros(len(routes.position), bool)
+    if routes.padding is not None:
+        is_filler = routes.padding
+    members = routes.position[~is_filler].tolist()
+    assert all(dataset.batch_of(member) == position for member in members)
+
+
 def test_fillers_of_budgets_are_few():
     """Without "always", only a combination with fewer samples than ranks has some."""
     dataset = budgets(mix(weights=(6, 2, 0)))

@@ -224,6 +224,16 @@ def test_batches_keep_their_budget(lengths, keep_order):
         assert list(chain.from_iterable(batches)) == list(range(len(lengths)))
 
 
+@pytest.mark.parametrize(
+    "samples", [mix(), source("a", 50), RepeatDataset(ShuffleDataset(source("a", 50)))]
+)
+def test_a_sample_finds_its_batch(samples):
+    for dataset in (budgets(samples), packs(samples)):
+        for position in (*range(40), 90):
+            members = dataset.route(np.array([position])).position.tolist()
+            assert {dataset.batch_of(member) for member in members} == {position}
+
+
 def test_shares_hold_in_every_window():
     dataset = packs(window=64)
     end = first_of(dataset, 3)
