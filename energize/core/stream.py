@@ -325,6 +325,10 @@ class IndexedStream(LaneStream[T]):
         return {}
 
 
+_CHECKED = 256
+"""Positions of a mix of streams that are checked when it is opened."""
+
+
 class MixStream(LaneStream[T]):
     """Maps positions to positions of several endless inputs.
 
@@ -332,7 +336,8 @@ class MixStream(LaneStream[T]):
     such an input in order.
 
     Raises:
-        NotIndexedError: While reading, if `route` returns to an item of a stream.
+        NotIndexedError: If `route` skips one of the first items of a stream; while
+            reading, if it returns to one.
     """
 
     def __init__(
@@ -344,6 +349,8 @@ class MixStream(LaneStream[T]):
         addressed: bool = False,
     ) -> None:
         self._route = route
+        if not addressed:
+            self._check_skips(inputs)
         openings = opening._replace(endless=True).of_inputs(len(inputs))
         self._inputs = [
             (open_stream if addressed else open_input)(node, at)
@@ -355,6 +362,23 @@ class MixStream(LaneStream[T]):
         self._parts_before = parts_before(inputs)
         self._coming: deque[tuple[int, int, int]] = deque()
         self._last = (0, 0)
+
+    def _check_skips(self, inputs: Sequence[Node[Any]]) -> None:
+        """Raise `NotIndexedError` if the first positions skip items of a stream.
+
+        Lanes read few of the positions, so later skips are not seen.
+        """
+        inner, child = self._located(np.arange(_CHECKED, dtype=np.int64))
+        for number, rows in rows_by_value(child):
+            skipped = np.flatnonzero(inner[rows] > np.arange(len(rows)))
+            if not inputs[number].indexed and len(skipped):
+                item = int(skipped[0])
+                raise NotIndexedError(
+                    f"item {item} of {type(inputs[number]).__name__} is skipped, and "
+                    f"item {int(inner[rows[item]])} taken in its place, but it can "
+                    "only be read in order. Let route() take all items of a stream "
+                    "once and in order, or override open_pass()"
+                )
 
     def ahead(self, positions: Int64Array) -> None:
         inner, child = self._located(positions)

@@ -140,3 +140,22 @@ def test_a_route_that_returns_to_an_item_of_a_stream_is_refused():
         NotIndexedError, match="item 0 of RepeatDataset is needed after"
     ):
         next(reader)
+
+
+class SecondDataset(IndexedDataset):
+    """Every second item of an endless dataset."""
+
+    def __init__(self, dataset):
+        self.freeze(inputs=[dataset])
+
+    def route(self, positions):
+        return Routes(2 * positions)
+
+
+def test_a_route_that_skips_items_of_a_stream_is_refused():
+    evens = FilterDataset(ListSource(range(40)), lambda number: number % 2 == 0)
+    stream = SecondDataset(RepeatDataset(evens))
+    with pytest.raises(NotIndexedError, match="item 1 of RepeatDataset is skipped"):
+        next(iter(stream))
+    indexed = SecondDataset(RepeatDataset(ListSource(range(40))))
+    assert indexed.at(range(3)) == [0, 2, 4]
