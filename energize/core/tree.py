@@ -434,9 +434,9 @@ def _anchored(
         yield from _anchored(node.inputs[0], anchor.start(fact), _below(way, 0), facts)
         return
     for number, item in enumerate(node.anchor_items(n) or ()):
-        if item is not None:
-            child = node.children[number]
-            yield from _anchored(child, item, _below(way, number), facts)
+        # States have facts about all stages, so that their shape is constant.
+        child = node.inputs[number] if item is None else node.children[number]
+        yield from _anchored(child, item or 0, _below(way, number), facts)
 
 
 def watcher(node: Any, lane: Lane) -> Callable[[int], None] | None:
