@@ -5,6 +5,7 @@ The most common sources are also in `energize`.
 
 from energize.data.join import JoinedSource
 from energize.data.jsonl import JsonlSource
+from energize.data.lance import LanceSource
 from energize.data.mds import MdsSource
 from energize.data.memory import (
     HuggingFaceSource,
@@ -15,6 +16,7 @@ from energize.data.memory import (
 from energize.data.rows import ArrowSource, JsonSource, ParquetSource
 from energize.data.source import Source, Subset
 from energize.data.webdataset import WebdatasetSource
+from energize.datasets.web_shards import web_shards
 
 __all__ = [
     "ArrowSource",
@@ -23,6 +25,7 @@ __all__ = [
     "JoinedSource",
     "JsonSource",
     "JsonlSource",
+    "LanceSource",
     "ListSource",
     "MdsSource",
     "ParquetSource",
@@ -30,4 +33,5 @@ __all__ = [
     "Source",
     "Subset",
     "WebdatasetSource",
+    "web_shards",
 ]

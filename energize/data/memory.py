@@ -22,7 +22,7 @@ from energize.core.dataset import Dataset
 from energize.core.description import order_name_of
 from energize.core.digests import content_digest
 from energize.core.failures import Failed
-from energize.core.lazy import is_instance_of, torch
+from energize.core.lazy import is_instance_of, optional_module, torch
 from energize.core.node import NodeTraits, Origin, StreamTraits
 from energize.core.randomness import (
     PROVEN,
@@ -45,6 +45,7 @@ from energize.errors import (
     ColumnError,
     ConfigError,
     DatasetError,
+    DatasetNotFoundError,
     EncoderError,
     EnergizeError,
     LoaderError,
@@ -293,6 +294,61 @@ class HuggingFaceSource(SequenceSource[Row]):
                 f"{name!r} is a {type_name}, not a datasets.Dataset. {remedy}"
             )
         super().__init__(rows, name=name, seed=seed, occurrence=occurrence)
+
+    @classmethod
+    def from_hub(
+        cls,
+        name: str,
+        *,
+        split: str,
+        config: str | None = None,
+        seed: int = 0,
+        **options: Any,
+    ) -> Self:
+        """Load a dataset of the Hub by its name, with `datasets.load_dataset`.
+
+        `datasets` downloads it once to its cache. No code of the dataset is executed.
+
+        Args:
+            name: The name, such as "HuggingFaceM4/the_cauldron"; it also keys the
+                order.
+            split: The split, such as "train" or "train[:10%]".
+            config: The configuration of the dataset.
+            seed: Seed of the order.
+            **options: Further arguments of `datasets.load_dataset`.
+
+        Returns:
+            The rows of the split.
+
+        Raises:
+            ConfigError: For `streaming=True`: streamed rows have no positions. Or if
+                `datasets` is not installed.
+            DatasetNotFoundError: If the dataset cannot be loaded.
+
+        Example:
+            >>> import tempfile
+            >>> folder = tempfile.mkdtemp()
+            >>> with open(f"{folder}/train.jsonl", "w") as file:
+            ...     _ = file.write('{"text": "one"}')
+            >>> HuggingFaceSource.from_hub(folder, split="train")[0]
+            {'text': 'one'}
+        """
+        if options.get("streaming"):
+            raise ConfigError(
+                f"{name}: streamed rows cannot be read at random. Remove "
+                "streaming=True, or read them with IterableSource(rows)"
+            )
+        datasets = optional_module("datasets", "energize[hf]", "from_hub")
+        try:
+            rows = datasets.load_dataset(name, config, split=split, **options)
+        except (OSError, ValueError) as error:
+            text = f"{type(error).__name__}: {str(error)[:300]}"
+            raise DatasetNotFoundError(
+                f"{name}, split {split!r}, cannot be loaded: {text}. Check the name, "
+                "the split and the network"
+            ) from error
+        called = name if config is None else f"{name}/{config}"
+        return cls(rows, name=called, seed=seed)
 
     @property
     def rows(self) -> Any:

@@ -15,7 +15,7 @@ from energize.data.memory import (
     SequenceSource,
     as_dataset,
 )
-from energize.errors import ColumnError
+from energize.errors import ColumnError, DatasetNotFoundError
 from energize.testing import check_resume
 from tests.support.refusals import check_refusals
 from tests.support.rows import Stream
@@ -101,3 +101,14 @@ def test_what_is_no_collection_or_can_be_read_only_once_is_refused():
         f"as {given!r:.20}": (partial(as_dataset, given, "mine"), ConfigError, "'mine'")
         for given in ({"train": ROWS}, "path", 7, None)
     })  # fmt: skip
+
+
+def test_a_dataset_of_the_hub_by_name(tmp_path):
+    pytest.importorskip("datasets")
+    (tmp_path / "train.jsonl").write_text('{"text": "one"}\n{"text": "two"}\n')
+    rows = HuggingFaceSource.from_hub(str(tmp_path), split="train")
+    assert [row["text"] for row in rows] == ["one", "two"]
+    with pytest.raises(ConfigError, match="streamed rows cannot be read at random"):
+        HuggingFaceSource.from_hub(str(tmp_path), split="train", streaming=True)
+    with pytest.raises(DatasetNotFoundError, match="split 'dev', cannot be loaded"):
+        HuggingFaceSource.from_hub(str(tmp_path), split="dev")
