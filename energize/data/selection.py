@@ -280,6 +280,8 @@ class RowsSource(Source[T_co]):
     those of the source.
     """
 
+    order_name = "RowsSource"
+
     source: Source[T_co]
     rows_digest: str
 
