@@ -553,7 +553,13 @@ def numbered_types() -> dict[int, str]:
     It counts the types that it exports by name, including its `Sample`, and plain
     dicts. Types that it does not have follow.
     """
-    rare = (CRUDE, "ConversationSample", "VQAOCRSample", "PreferenceSample")
+    rare = (
+        CRUDE,
+        "ConversationSample",
+        "VQAOCRSample",
+        "PreferenceSample",
+        "GroundingSample",
+    )
     names = [*sorted({*fields.SAMPLE_TYPE_NAMES, "Sample"}.difference(rare)), *rare]
     return {n: name for n, name in enumerate(names) if name != "Sample"}
 

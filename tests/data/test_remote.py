@@ -514,10 +514,9 @@ def test_what_commands_write_is_written_to_a_store(tmp_path, monkeypatch, capsys
         for command in ("info", "lint", "prepare"):
             with pytest.raises(SystemExit):
                 app([command, "s3://nowhere/x"], standalone_mode=False)
-            assert (
-                "s3://nowhere/x: cannot be used: the bucket does not exist"
-                in capsys.readouterr().err
-            )
+            error = capsys.readouterr().err
+            assert "Error: s3://nowhere/x" in error
+            assert "cannot be used: the bucket does not exist" in error
         for command in (
             [
                 "state",

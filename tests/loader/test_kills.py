@@ -123,7 +123,9 @@ def attacked(loader, how: int, times: int, rng: random.Random) -> list:
     [
         *((kind, "fork", signal.SIGKILL) for kind in READ if kind != "large indexed"),
         pytest.param("large stream", "fork", signal.SIGSTOP, marks=pytest.mark.slow),
-        ("large indexed", "forkserver", signal.SIGKILL),
+        pytest.param(
+            "large indexed", "forkserver", signal.SIGKILL, marks=pytest.mark.slow
+        ),
         pytest.param("packs", "spawn", signal.SIGKILL, marks=pytest.mark.slow),
     ],
 )

@@ -15,7 +15,12 @@ pytestmark = pytest.mark.jobs
 STEPS = 6
 
 
-@pytest.mark.parametrize("recipe", [llava, internvl, eagle, qwen])
+LONG = [
+    pytest.param(recipe, marks=pytest.mark.slow) for recipe in (internvl, eagle, qwen)
+]
+
+
+@pytest.mark.parametrize("recipe", [llava, *LONG])
 def test_ranks_read_one_stream_and_resume_on_others(recipe, tmp_path):
     for name in ("a.json", "b.jsonl"):
         annotations(tmp_path / name, 21, images=tmp_path / "images")

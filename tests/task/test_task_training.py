@@ -30,8 +30,13 @@ def trained(data, folder, task, *, workers, ranks, killed=0):
     return json.loads(file.read_text()) if file.exists() else None
 
 
+LONG = [
+    pytest.param(task, marks=pytest.mark.slow) for task in ("documents", "questions")
+]
+
+
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("task", MAKE)
+@pytest.mark.parametrize("task", ["preferences", *LONG])
 def test_a_killed_run_continues_on_another_topology(task, tmp_path):
     data = MAKE[task](tmp_path / "data").parent
     whole = trained(data, tmp_path / "whole", task, ranks=2, workers=2)

@@ -11,7 +11,7 @@ from tests.support.launching import TRAINERS, launched
 
 pytest.importorskip("transformers")
 
-pytestmark = [pytest.mark.jobs, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 @pytest.mark.parametrize("task", ["videos", "tools", "boxes"])

@@ -63,7 +63,6 @@ PARTS: dict[str, Callable[[], bytes]] = {
     "a.json.gz": lambda: gzip.compress(_JSON, mtime=0),
     "a.npy.gz": lambda: gzip.compress(_npy(_NUMBERS), mtime=0),
     "a.pth": _saved,
-    "a.pyd": lambda: b"\x80\x04\x95\x0f\x00\x00\x00\x00\x00\x00\x00]\x94(K\x01K\x02e.",
     "a.mp4": partial(video, "mp4 h264", frames=8),
     "a.mkv": partial(video, "mkv h264", frames=8),
     "a.webm": partial(video, "webm vp8 opus", frames=8),
