@@ -26,7 +26,7 @@ jobs: $(READY)
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile \
 		-m '(jobs or energon or streaming) and not slow'
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --doctest-modules energize \
-		--ignore energize/integrations/composer.py
+		--ignore energize/integrations/composer.py --ignore energize/integrations/trl.py
 
 # A browser for the tests of pages, which are skipped without one.
 browser:

@@ -194,7 +194,7 @@ class VideoTaskEncoder(ProcessorTaskEncoder):
         >>> try:
         ...     VideoTaskEncoder("Qwen/Qwen2-VL", frames=VideoFrames(fps=1))
         ... except ConfigError as error:
-        ...     print(str(error)[:44])
+        ...     print(str(error)[:43])
         ProcessorTaskEncoder needs a processor or a
     """
 
