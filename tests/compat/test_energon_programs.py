@@ -206,7 +206,7 @@ def test_folders_of_the_multi_storage_client(tmp_path, monkeypatch):
     pytest.importorskip("multistorageclient")
     store = tmp_path / "store"
     options = {"type": "file", "options": {"base_path": str(store)}}
-    config = {"profiles": {"files": {"storage_provider": options}}}
+    config = {"profiles": {"programs": {"storage_provider": options}}}
     (tmp_path / "msc.json").write_text(json.dumps(config))
     monkeypatch.setenv("MSC_CONFIG", str(tmp_path / "msc.json"))
     rows = [{"__key__": f"k{n}", "json": {"file": f"{n}.txt"}} for n in range(6)]
@@ -218,16 +218,16 @@ def test_folders_of_the_multi_storage_client(tmp_path, monkeypatch):
         (store / "plain" / f"{n}.txt").write_text(f"text {n}")
     for name in ("crude", "texts"):
         BaseWebdatasetFactory.prepare_dataset(
-            EPath(f"msc://files/{name}"),
+            EPath(f"msc://programs/{name}"),
             ["shard-{000000..000000}.tar"],
             split_parts_ratio=[("train", 1)],
             workers=1,
         )
     crude = "__module__: megatron.energon\n__class__: CrudeWebdataset\n"
-    EPath("msc://files/crude/.nv-meta/dataset.yaml").write_text(crude)
-    for media in ("msc://files/texts", "filesystem+msc://files/plain"):
+    EPath("msc://programs/crude/.nv-meta/dataset.yaml").write_text(crude)
+    for media in ("msc://programs/texts", "filesystem+msc://programs/plain"):
         mix = tmp_path / "mix.yaml"
-        mix.write_text(MIX.format(path="msc://files/crude", media=media))
+        mix.write_text(MIX.format(path="msc://programs/crude", media=media))
         dataset = get_train_dataset(
             mix, worker_config=ALONE, batch_size=6, task_encoder=Cooked(), **USUAL
         )
@@ -235,5 +235,5 @@ def test_folders_of_the_multi_storage_client(tmp_path, monkeypatch):
         texts = [text if isinstance(text, str) else text.decode() for text in batch]
         assert sorted(texts) == [f"text {n}" for n in range(6)]
         (found,) = traverse_metadataset(mix, split_part="train")
-        assert found.path == EPath("msc://files/crude")
+        assert found.path == EPath("msc://programs/crude")
         assert found.aux == {"media": EPath(media.removeprefix("filesystem+"))}

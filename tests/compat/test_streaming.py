@@ -238,6 +238,7 @@ def test_states(folder):
         mixed(folder).load_state_dict({})
 
 
+@pytest.mark.jobs
 def test_the_state_of_another_dataset_is_an_error_of_the_next_iteration(folder):
     """Trainers load the state of a checkpoint before a callback can replace it."""
     state = mixed(folder).state_dict(num_samples=40)

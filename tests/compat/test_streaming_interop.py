@@ -445,6 +445,7 @@ print(json.dumps([whole, swapped, *found]))
 """
 
 
+@pytest.mark.slow
 def test_composer_resumes_in_and_after_an_epoch_and_with_another_dataset(tmp_path):
     numbered_mds(tmp_path / "a", 40)
     numbered_mds(tmp_path / "b", 56, start=1000)

@@ -55,7 +55,7 @@ def cursor_in(state):
 
 
 @pytest.mark.parametrize("repeated", [False, True])
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_run_resumes_in_any_stage_on_other_ranks(repeated, workers):
     dataset = stages(repeated=repeated)
     expected = dataset.at(range(170))

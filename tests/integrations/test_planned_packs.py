@@ -11,7 +11,7 @@ import pytest
 from tests.support.launching import ROOT
 
 
-@pytest.mark.jobs
+@pytest.mark.slow
 def test_trainers_resume_planned_packs_on_other_ranks(tmp_path):
     pytest.importorskip("pytorch_lightning")
     pytest.importorskip("transformers")

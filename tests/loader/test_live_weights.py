@@ -460,7 +460,7 @@ def test_a_change_acts_at_one_slot_on_any_ranks_and_workers(name, lanes, items, 
 
 @pytest.mark.jobs
 @pytest.mark.timeout(600)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(
     st.sampled_from(sorted(STREAMS)), st.sampled_from([1, 2, 3, 4]), st.integers(0, 13)
 )

@@ -10,17 +10,12 @@ from tests.recipes.files import annotations, eagle, internvl, llava, qwen
 from tests.support.launching import launched
 from tests.support.recipe_program import dataset
 
-pytestmark = pytest.mark.jobs
+pytestmark = pytest.mark.slow
 
 STEPS = 6
 
 
-LONG = [
-    pytest.param(recipe, marks=pytest.mark.slow) for recipe in (internvl, eagle, qwen)
-]
-
-
-@pytest.mark.parametrize("recipe", [llava, *LONG])
+@pytest.mark.parametrize("recipe", [llava, internvl, eagle, qwen])
 def test_ranks_read_one_stream_and_resume_on_others(recipe, tmp_path):
     for name in ("a.json", "b.jsonl"):
         annotations(tmp_path / name, 21, images=tmp_path / "images")

@@ -189,7 +189,9 @@ def asked(count=3):
     return ConversationSample(__key__="0", turns=turns, images=[picture(24, 16)])
 
 
-@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize(
+    "attention", ["sdpa", pytest.param("eager", marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize("name", sorted(MODELS.keys() - {"gemma3"}))
 def test_separate_questions_have_the_losses_of_samples_of_their_own(name, attention):
     processor, model = MODELS[name]()

@@ -10,7 +10,7 @@ from tests.support import task_files
 from tests.support.launching import launched
 
 pytest.importorskip("transformers")
-pytestmark = pytest.mark.jobs
+pytestmark = pytest.mark.slow
 
 PROGRAM = "tests.support.tasks_program"
 SAVED = 12
@@ -30,13 +30,8 @@ def trained(data, folder, task, *, workers, ranks, killed=0):
     return json.loads(file.read_text()) if file.exists() else None
 
 
-LONG = [
-    pytest.param(task, marks=pytest.mark.slow) for task in ("documents", "questions")
-]
-
-
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("task", ["preferences", *LONG])
+@pytest.mark.parametrize("task", MAKE)
 def test_a_killed_run_continues_on_another_topology(task, tmp_path):
     data = MAKE[task](tmp_path / "data").parent
     whole = trained(data, tmp_path / "whole", task, ranks=2, workers=2)
