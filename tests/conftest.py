@@ -53,8 +53,27 @@ def pytest_xdist_auto_num_workers(config):
     )
 
 
+SLOW = (
+    "test_trainers.py::",
+    "test_token_mean.py::",
+    "test_a_killed_job_is_trained_on_what_one_process_is",
+    "test_a_change_of_any_stream_acts_at_one_slot_on_any_ranks_and_workers",
+    "test_a_bad_network_changes_nothing_of_a_run",
+    "test_workers_killed_and_stopped_at_random[large stream-fork",
+    "test_it_runs[packing]",
+    "test_it_runs[packed_training]",
+    "test_it_runs[levelling_several]",
+    "test_four_ranks_give_the_parameters_of_one_process",
+)
+"""The longest jobs, which run with `-m slow` alone: all others end in minutes."""
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
     """What takes long begins first, so that no worker ends long after the others."""
+    for item in items:
+        if any(text in item.nodeid for text in SLOW):
+            item.add_marker(pytest.mark.slow)
     places = {name: place for place, name in enumerate(LONG)}
     tests = Counter(item.path for item in items)
     items.sort(
