@@ -88,7 +88,7 @@ def _entry(text: RecipeText, name: str, entry: Mapping[str, Any]) -> dict[str, A
         return {}
     keys = {"path": str(file), **_amount(text, (name, "repeat_time"), entry, file)}
     if entry["root"] is not None:
-        keys[IMAGE_FOLDER] = text.absolute(str(entry["root"]))
+        keys[IMAGE_FOLDER] = text.located((name, "root"), str(entry["root"]))
     return keys
 
 

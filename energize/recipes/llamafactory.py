@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from energize.core.validation import short
 from energize.data.files import path_of
+from energize.errors import some
 from energize.recipes.parts import (
     FIXED,
     IMAGES,
@@ -21,6 +22,7 @@ from energize.recipes.parts import (
     is_drawn,
     read_json,
     size_of,
+    validation,
 )
 from energize.recipes.recipe import (
     BASE,
@@ -43,6 +45,11 @@ _MESSAGES = {"messages": "conversations"}
 _DEFAULTS = {"alpaca": _ALPACA, "sharegpt": _MESSAGES, "openai": _MESSAGES}
 _ANSWERS = ("chosen", "rejected")
 _COLUMNS = (*_ALPACA, "history", "messages", "system", "tools", *MEDIA, *_ANSWERS)
+_FIELDLESS = {
+    "audios": "LLaMA-Factory places the sounds at <audio>",
+    "kto_tag": "LLaMA-Factory trains KTO with the tag",
+}
+"""Columns without a field in any sample type, with their use in the original."""
 _TAGS: Mapping[str, Sequence[str]] = {
     "role_tag": ("from", "role"),
     "content_tag": ("value", "content"),
@@ -61,6 +68,7 @@ _STOPS = {
 }
 _RUN = {
     "dataset": "names of datasets, with commas",
+    "eval_dataset": "names of datasets of validation, with commas",
     "dataset_dir": "the folder of dataset_info.json",
     "media_dir": "the folder of images and videos",
     "mix_strategy": ", ".join(_STOPS),
@@ -69,6 +77,7 @@ _RUN = {
     "val_size": "samples to hold out: a number, or a part",
     "mask_history": "whether only the last answer is learned",
 }
+_NAMED = ("dataset", "eval_dataset")
 _MARKS = {"template", "cutoff_len", "dataset_dir", "finetuning_type", "stage"}
 _DRAWS = (
     "LLaMA-Factory draws num_samples by the global generator, and val_size from all "
@@ -87,7 +96,7 @@ def _is_described(value: Any, keys: set[str]) -> bool:
 
 def _is_run(value: Any) -> bool:
     """Return whether content is a run that names datasets."""
-    named = isinstance(value, Mapping) and isinstance(value.get("dataset"), str)
+    named = isinstance(value, Mapping) and not value.keys().isdisjoint(_NAMED)
     return named and not _MARKS.isdisjoint(value)
 
 
@@ -120,34 +129,44 @@ def _mix(
     media = os.fspath(keys.get(IMAGE_FOLDER, keys.get("media_dir", folder)))
     options = {BASE: folder, IMAGE_FOLDER: text.absolute(media)}
     info = replace(info, options=options)
-    entries = _entries(text, keys, info)
+    if not any(map(keys.get, _NAMED)):
+        expected = f"set the recipe option 'dataset' to names of {some(info.value)}"
+        text.fault((), f"{expected}: {_RUN['dataset']}")
+    entries, held = (_entries(text, keys, info, key) for key in _NAMED)
     strategy = keys.get("mix_strategy", "concat")
     stop = _STOPS.get(checked(text, ("mix_strategy",), strategy, _STOPS))
-    if "val_size" in keys or is_drawn(entries):
+    size = float(keys.get("val_size") or 0)
+    if size or is_drawn([*entries, *held]):
         text.note(_DRAWS)
     if stop and len(entries) > 1:
         recipe = interleaved(text, entries, keys.get("interleave_probs"), stop)
     else:
         recipe = text.mix("blend", entries, (), **FIXED)
-    size = float(keys.get("val_size") or 0)
-    if size > 1 and not text.faults:
-        size /= sum(size_of(text, entry) for entry in entries)
-    return hold_out(recipe, size)
+    if not held:
+        whole = sum(size_of(text, entry) for entry in entries) if size > 1 else 1
+        return hold_out(recipe, size / whole)
+    if size:
+        excluded = "val_size and eval_dataset exclude each other"
+        text.fault(("val_size",), f"{excluded}. LLaMA-Factory stops here, too")
+    val = validation(text, held, ("eval_dataset",))
+    return recipe.with_splits_of(val) if entries else val
 
 
 def _entries(
-    text: RecipeText, keys: Mapping[str, Any], info: RecipeText
+    text: RecipeText, keys: Mapping[str, Any], info: RecipeText, key: str
 ) -> list[RecipeEntry]:
-    """Return the entries of the datasets that a run names."""
-    names = [name.strip() for name in str(keys.get("dataset", "")).split(",")]
+    """Return the entries of the datasets that a key of a run names."""
+    listed = keys.get(key) or []
+    if isinstance(listed, str):
+        listed = [name.strip() for name in listed.split(",")]
     entries = []
-    for name in dict.fromkeys(names):
-        if checked(text, ("dataset",), name, info.value) in info.value:
+    for name in dict.fromkeys(listed):
+        if checked(text, (key,), name, info.value) in info.value:
             entries.append(_entry(info, name, keys))
-    if len({*names}) < len(names):
-        text.fault(("dataset",), "a name is listed twice. LLaMA-Factory reads it once")
+    if len({*listed}) < len(listed):
+        text.fault((key,), "a name is listed twice. LLaMA-Factory reads it once")
     if text.file != info.file:
-        return [entry._replace(path=("dataset",)) for entry in entries]
+        return [entry._replace(path=(key,)) for entry in entries]
     return entries
 
 
@@ -161,13 +180,19 @@ def _entry(text: RecipeText, name: str, run: Mapping[str, Any]) -> RecipeEntry:
     formatting = row.get("formatting", "alpaca")
     checked(text, (name, "formatting"), formatting, _DEFAULTS)
     columns = row.get("columns") or _DEFAULTS.get(formatting, _ALPACA)
-    text.check_keys((name, "columns"), columns, _COLUMNS, "No sample type has it")
+    effect = "LLaMA-Factory ignores it"
+    text.check_keys((name, "columns"), columns, (*_COLUMNS, *_FIELDLESS), effect)
+    for column in columns.keys() & _FIELDLESS.keys():
+        remedy = "Name the file in a metadataset, with sample_type: CrudeSample"
+        fieldless = f"no sample type has a field for {column}. {remedy}"
+        text.fault((name, "columns", column), f"{fieldless}. {_FIELDLESS[column]}")
     tags = row.get("tags") or {}
-    text.check_keys((name, "tags"), tags, _TAGS, "LLaMA-Factory ignores it")
+    text.check_keys((name, "tags"), tags, _TAGS, effect)
     for tag in tags.keys() & _TAGS.keys():
         if tags[tag] not in _TAGS[tag]:
             usual = f"turns must have {' or '.join(_TAGS[tag])}, not {short(tags[tag])}"
-            text.fault((name, "tags", tag), f"{usual}. Rename it in the data")
+            remedy = "Rename it in the data. LLaMA-Factory reads turns by their tags"
+            text.fault((name, "tags", tag), f"{usual}. {remedy}")
     fields = conversation_fields(
         columns, ranking=bool(row.get("ranking")), last=bool(run.get("mask_history"))
     )

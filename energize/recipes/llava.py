@@ -52,8 +52,8 @@ def _entry(text: RecipeText, path: KeyPath, entry: Mapping[str, Any]) -> dict[st
     if file is None:
         return {}
     keys: dict[str, Any] = {"path": str(file)}
-    if IMAGE_FOLDER in text.options:
-        keys[IMAGE_FOLDER] = text.absolute(os.fspath(text.options[IMAGE_FOLDER]))
+    if text.images is not None:
+        keys[IMAGE_FOLDER] = text.images
     strategy = entry.get("sampling_strategy", "all")
     if strategy != "all":
         keys |= _subset(text, (*path, "sampling_strategy"), strategy, file)

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
+from glob import has_magic
 from typing import Any, Final
 
 from energize.core.validation import KeyPath, short
+from energize.data.files import exists
+from energize.data.rows import data_files
+from energize.errors import DatasetNotFoundError
 from energize.recipes.parts import (
     IMAGES,
     checked,
@@ -33,7 +38,13 @@ def _has_datasets(value: Any, *keys: str) -> bool:
 _TRL = {"split": "split_part"} | dict.fromkeys(
     ("name", "data_dir", "data_files", "columns", "fraction"), ""
 )
+_SLICE = re.compile(r"\s*([\w.-]+)(?:\[(-?[\d_]+%?)?:(-?[\d_]+%?)?\])?\s*")
+"""A split part, and the bounds of a slice of its rows."""
 _BUILDERS = ("json", "csv", "parquet", "arrow", "text", "imagefolder", "webdataset")
+_COLUMNS = (
+    "TRL drops the columns that an entry does not list; here the sample type follows "
+    "from all columns"
+)
 _HOLDS = (
     "TRL draws test_split_size at random; here val has the last samples of every "
     "dataset"
@@ -61,26 +72,103 @@ def _trl_entries(text: RecipeText, at: KeyPath, row: Any) -> list[RecipeEntry]:
     """Return the entries of a dataset: a folder, or files."""
     if not isinstance(row, Mapping):
         return [entry_of(text, at, row, _TRL)]
-    split = row.get("split", "train")
-    files = row.get("data_files") or [""]
-    if isinstance(files, Mapping):
-        files = files.get(split, [])
-    folder = "" if row.get("path") in _BUILDERS else row.get("path") or ""
-    # `datasets` calls the rows of files train, however they are named.
-    other = {"split": split if files == [""] else None}
+    if row.get("columns"):
+        text.note(_COLUMNS)
     return [
-        entry_of(
-            text,
-            at,
-            {
-                **row,
-                **other,
-                "path": os.path.join(folder, row.get("data_dir") or "", file),
-            },
-            _TRL,
-        )
-        for file in ([files] if isinstance(files, str) else files)
+        _sliced(text, entry, bounds)
+        for part, *bounds in _parts(text, (*at, "split"), row.get("split") or "train")
+        for entry in _of_part(text, at, row, part, is_sliced=any(bounds))
     ]
+
+
+def _parts(text: RecipeText, at: KeyPath, split: Any) -> Iterator[Sequence[str | None]]:
+    """Yield the split parts of `train[:10%]+test`, and the bounds of their slices."""
+    for instruction in str(split).split("+"):
+        match = _SLICE.fullmatch(instruction)
+        if match is not None:
+            yield match.groups()
+            continue
+        expected = "expected parts such as train, train[:10%] or train[100:200]+test"
+        text.fault(at, f"{expected}, got {short(split)}. TRL stops here, too")
+
+
+def _of_part(
+    text: RecipeText, at: KeyPath, row: Mapping[str, Any], part: Any, *, is_sliced: bool
+) -> list[RecipeEntry]:
+    """Return the entries of a split part: its folder, or its files."""
+    files = row.get("data_files") or ""
+    if isinstance(files, Mapping):
+        files = files.get(checked(text, (*at, "split"), part, files)) or []
+    folder = "" if row.get("path") in _BUILDERS else row.get("path") or ""
+    if not files:
+        folder = _configured(text, at, folder, row.get("name"))
+    folder = os.path.join(folder, row.get("data_dir") or "")
+    names = [files] if isinstance(files, str) else files
+    paths = [path for name in names for path in _matching(text, folder, name)]
+    if is_sliced and len(paths) > 1:
+        several = f"a slice needs one file, and data_files are {len(paths)}"
+        text.fault((*at, "split"), f"{several}. TRL slices the rows of all files")
+    # `datasets` calls the rows of files train, however they are named.
+    keys = {**row, "split": None if files else part}
+    return [entry_of(text, at, {**keys, "path": path}, _TRL) for path in paths]
+
+
+def _configured(text: RecipeText, at: KeyPath, folder: str, name: Any) -> str:
+    """Return the folder of a configuration; note one that is not a folder."""
+    if not name or not exists(text.absolute(folder)):
+        return folder
+    path = os.path.join(folder, str(name))
+    if not exists(text.absolute(path)):
+        known = f"the configuration {short(name)} is not a folder in {folder}"
+        remedy = "Write its files as data_files. TRL reads those that README.md lists"
+        text.fault((*at, "name"), f"{known}. {remedy}")
+        return folder
+    return path
+
+
+def _matching(text: RecipeText, folder: str, name: str) -> list[str]:
+    """Return the files that match a pattern, or a path without one."""
+    path = os.path.join(folder, name)
+    if not has_magic(path):
+        return [path]
+    try:
+        return [str(file) for file in data_files(text.absolute(path), text.format)]
+    except DatasetNotFoundError:
+        return [path]
+
+
+def _sliced(
+    text: RecipeText, entry: RecipeEntry, bounds: Sequence[str | None]
+) -> RecipeEntry:
+    """Return an entry with the rows of a slice."""
+    if text.faults or not any(bounds):
+        return entry
+    total = size_of(text, entry)
+    if text.faults:
+        return entry
+    numbers = (_bound(bound, total) for bound in bounds)
+    start, stop = (
+        n if n is not None else d for n, d in zip(numbers, (0, total), strict=True)
+    )
+    if start >= stop:
+        text.fault((*entry.path, "split"), f"the slice has none of {total} samples")
+    if (start, stop) == (0, total):
+        return entry
+    return entry._replace(keys={**entry.keys, "subset": {"range": [start, stop]}})
+
+
+def _bound(bound: str | None, total: int) -> int | None:
+    """Return a bound as a number of rows; percentages give the nearest one.
+
+    >>> _bound("10%", 25), _bound("-5", 25), _bound(None, 25)
+    (2, 20, None)
+    """
+    if bound is None:
+        return None
+    number = int(bound.rstrip("%"))
+    if bound.endswith("%"):
+        number = round(number * total / 100)
+    return min(max(number + total * (number < 0), 0), total)
 
 
 def _cut(
@@ -99,6 +187,9 @@ def _cut(
     for (entry, size), share in zip(rows, shares, strict=True):
         path: KeyPath = (*entry.path, "fraction")
         subset = text.subset(path, "first", round(share * total), size)
+        if subset and "subset" in entry.keys:
+            start = entry.keys["subset"]["range"][0]
+            subset = {"subset": {"range": [start, start + round(share * total)]}}
         cut.append(entry._replace(keys={**entry.keys, **subset}))
     return cut
 

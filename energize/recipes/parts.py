@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Collection, Mapping, Sequence
 from fractions import Fraction
 from typing import Any
@@ -58,8 +57,8 @@ def entry_of(
     text.check_keys(at, row, ("path", *names), f"{text.format} does not read it")
     keys = {new: row[old] for old, new in names.items() if new and row.get(old)}
     file = text.existing((*at, "path"), row["path"].removeprefix("hf://"))
-    if IMAGE_FOLDER in text.options:
-        keys[IMAGE_FOLDER] = text.absolute(os.fspath(text.options[IMAGE_FOLDER]))
+    if text.images is not None:
+        keys[IMAGE_FOLDER] = text.images
     renamed = {new: old for old, new in names.items()}
     return RecipeEntry({"path": str(file), **keys}, at, renamed)
 
@@ -155,8 +154,41 @@ def size_of(text: RecipeText, entry: RecipeEntry) -> int:
         text: The recipe.
         entry: The entry.
     """
-    chosen: int | None = entry.keys.get("choose")
-    return chosen or text.count(entry.path, path_of(entry.keys["path"])) or 1
+    keys = entry.keys
+    subset = keys.get("subset", {})
+    chosen: int | None = keys.get("choose", subset.get("random"))
+    start, end = subset.get("range", (0, "end"))
+    if chosen is None and end != "end":
+        chosen = end - start
+    if chosen is None and not text.faults:
+        file = path_of(keys["path"])
+        chosen = text.count(entry.path, file, keys.get("split_part", "train"))
+    return chosen or 1
+
+
+def validation(
+    text: RecipeText, entries: Sequence[RecipeEntry], around: KeyPath
+) -> Recipe:
+    """Return the recipe of the split `val`: every sample of some entries once.
+
+    Args:
+        text: The recipe.
+        entries: The entries.
+        around: The path of their list in the recipe.
+    """
+    whole = [_once(text, entry) for entry in entries]
+    return text.mix("concat", whole, around, part="val")
+
+
+def _once(text: RecipeText, entry: RecipeEntry) -> RecipeEntry:
+    """Return an entry with a random subset in place of a number of samples."""
+    keys = {key: value for key, value in entry.keys.items() if key != "choose"}
+    number = entry.keys.get("choose")
+    whole = entry._replace(keys={"split_part": "train", **keys})
+    if number is None or text.faults:
+        return whole
+    subset = text.subset(entry.path, "random", number, size_of(text, whole))
+    return whole._replace(keys={**whole.keys, **subset})
 
 
 def hold_out(recipe: Recipe, ratio: float) -> Recipe:

@@ -66,7 +66,7 @@ def _entry(text: RecipeText, name: str, rate: int) -> dict[str, Any]:
     file = text.existing(at, str(entry["annotation_path"]))
     if file is None or _has_packs(text, at, file):
         return {}
-    folder = text.absolute(str(entry["data_path"]))
+    folder = text.located((name, "data_path"), str(entry["data_path"]))
     keys: dict[str, Any] = {"path": str(file), IMAGE_FOLDER: folder}
     if rate < 100:
         text.note(_RANDOM)

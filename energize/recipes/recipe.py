@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from energize.core.samples import CrudeSample
 from energize.core.validation import KeyPath, short
-from energize.data.files import absent, absolute, exists, joined, path_of
+from energize.data.files import absent, absolute, exists, joined, path_of, path_type
 from energize.data.tables import open_table
 from energize.errors import EnergizeError, nearest, some
+from energize.inference.engine import inferred
+from energize.inference.options import DataOptions, MediaOptions
 
 BASE: Final = "base"
 """The option with the folder in which relative paths of a recipe begin."""
 
 _TYPO = 0.9
 """Similarity from which on a key of a run is a misspelt one."""
+
+_CLUSTER = re.compile(r"([\w-]+):(s3://.*)")
+"""A path in a cluster of Petrel's configuration file."""
 
 IMAGE_FOLDER: Final = "image_folder"
 """The option with the folder in which names of images in rows begin."""
@@ -39,6 +46,20 @@ class Recipe:
     document: dict[str, Any]
     notes: tuple[str, ...] = ()
     renamed: Mapping[KeyPath, KeyPath] = field(default_factory=dict)
+
+    def with_splits_of(self, other: Recipe) -> Recipe:
+        """Return the recipe with the splits of another one added.
+
+        Args:
+            other: A recipe of the same file, with other splits.
+        """
+        splits = {**self.document["splits"], **other.document["splits"]}
+        return replace(
+            self,
+            document={**self.document, "splits": splits},
+            notes=tuple(dict.fromkeys((*self.notes, *other.notes))),
+            renamed={**self.renamed, **other.renamed},
+        )
 
 
 class RecipeFault(NamedTuple):
@@ -154,6 +175,30 @@ class RecipeText:
         base = path_of(os.fspath(self.options.get(BASE, ".")))
         return absolute(joined(base, name))
 
+    @property
+    def images(self) -> str | None:
+        """The folder of the images that the program sets, as an absolute path."""
+        folder = self.options.get(IMAGE_FOLDER)
+        return None if folder is None else self.absolute(os.fspath(folder))
+
+    def located(self, path: KeyPath, name: str) -> str:
+        """Return the absolute path of a value; note a cluster, which is not a URL.
+
+        Args:
+            path: The path of the value in the recipe.
+            name: The value.
+        """
+        cluster = _CLUSTER.fullmatch(name)
+        if cluster is None:
+            return self.absolute(name)
+        self.fault(
+            path,
+            f"{short(name)} is in the cluster {cluster[1]!r} of petreloss.conf. Write "
+            f"{cluster[2]}, and set AWS_ENDPOINT_URL and the keys of the cluster. "
+            f"{self.format} reads it with the client of Petrel",
+        )
+        return cluster[2]
+
     def existing(self, path: KeyPath, name: str) -> Path | None:
         """Return the absolute path of a file of the recipe; note a missing file.
 
@@ -161,7 +206,10 @@ class RecipeText:
             path: The path of the value in the recipe.
             name: The path of the file.
         """
-        location = path_of(self.absolute(name))
+        known = len(self.faults)
+        location = path_of(self.located(path, name))
+        if len(self.faults) > known:
+            return None
         if exists(location):
             return location
         text = (
@@ -179,10 +227,20 @@ class RecipeText:
         self.fault(path, text, missing=True)
         return None
 
-    def count(self, path: KeyPath, file: Path) -> int | None:
-        """Return the number of rows of a file; note a fault if it cannot be read."""
+    def count(self, path: KeyPath, file: Path, part: str = "train") -> int | None:
+        """Return the number of samples; note a fault if they cannot be read.
+
+        Args:
+            path: The path of the value in the recipe.
+            file: A file of rows, or a folder.
+            part: The split part of a folder.
+        """
         try:
-            return open_table([file]).count
+            if path_type(file) == "file":
+                return open_table([file]).count
+            images = MediaOptions(self.images)
+            options = DataOptions(sample_type=CrudeSample, media=images)
+            return inferred(file, part, options).source.count
         except EnergizeError as reason:
             self.fault(path, str(reason))
             return None
@@ -208,17 +266,24 @@ class RecipeText:
         return {"subset": {"range": bounds}}
 
     def mix(
-        self, key: str, entries: Sequence[RecipeEntry], around: KeyPath, **settings: Any
+        self,
+        key: str,
+        entries: Sequence[RecipeEntry],
+        around: KeyPath,
+        *,
+        part: str = "train",
+        **settings: Any,
     ) -> Recipe:
         """Return the recipe of a list of entries.
 
         Args:
-            key: The key of the list: "blend" or "blend_epochized".
+            key: The key of the list: "blend", "blend_epochized" or "concat".
             entries: The entries.
             around: The path of the list in the recipe.
+            part: The name of the split.
             **settings: Further keys of the split.
         """
-        top: KeyPath = ("splits", "train")
+        top: KeyPath = ("splits", part)
         renamed: dict[KeyPath, KeyPath] = {top: around, (*top, key): around}
         for number, entry in enumerate(entries):
             renamed[*top, key, number] = entry.path
@@ -227,7 +292,7 @@ class RecipeText:
         listed = [entry.keys for entry in entries]
         split = {**settings, key: listed}
         head = {"__module__": "energize", "__class__": "MetadatasetV2"}
-        document = {**head, "splits": {"train": split}}
+        document = {**head, "splits": {part: split}}
         return Recipe(self.format, document, tuple(self.notes), renamed)
 
 

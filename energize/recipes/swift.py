@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from energize.core.validation import KeyPath, parse_json
@@ -17,11 +17,13 @@ from energize.recipes.parts import (
     interleaved,
     is_drawn,
     read_json,
+    validation,
 )
 from energize.recipes.recipe import Recipe, RecipeEntry, RecipeFormat, RecipeText
 
 _RUN = {
     "dataset": "datasets, as path#number",
+    "val_dataset": "datasets of validation, as path#number",
     "interleave_prob": "a share for each dataset",
     "stopping_strategy": "first_exhausted or all_exhausted",
     "split_dataset_ratio": "the part of the samples to hold out",
@@ -29,6 +31,8 @@ _RUN = {
     "custom_dataset_info": "JSON files of datasets",
 }
 _MARKS = {*_RUN} - {"dataset", "columns"}
+_OF_OTHERS = {"cutoff_len", "dataset_dir", "finetuning_type", "stage"}
+"""Keys of a run of LLaMA-Factory."""
 _INFO = ("dataset_path", "columns", "ms_dataset_id", "hf_dataset_id", "subsets", "tags")
 _NAMES = {
     "conversations": "messages",
@@ -47,7 +51,7 @@ _DRAWS = (
 def _is_run(value: Any) -> bool:
     """Return whether content is a run that lists datasets as text."""
     named = isinstance(value, Mapping) and "dataset" in value
-    return named and (
+    return (named and _OF_OTHERS.isdisjoint(value)) and (
         isinstance(value["dataset"], list) or not _MARKS.isdisjoint(value)
     )
 
@@ -56,17 +60,8 @@ def _read_run(text: RecipeText) -> Recipe:
     """Return the recipe of the file of a run."""
     text.check_run_keys(_RUN)
     keys = {**text.value, **text.options}
-    listed = keys["dataset"]
-    names = listed.split() if isinstance(listed, str) else listed
-    described = _described(text, keys.get("custom_dataset_info") or [])
-    columns = keys.get("columns") or {}
-    columns = parse_json(columns) if isinstance(columns, str) else columns
-    entries = []
-    for number, name in enumerate(names):
-        entry = _entry(text, ("dataset", number), str(name))
-        renamed = {**described.get(entry.keys.get("path", ""), {}), **columns}
-        entries.append(_with_columns(entry, renamed))
-    if "split_dataset_ratio" in keys or is_drawn(entries):
+    entries, held = (_entries(text, keys, key) for key in ("dataset", "val_dataset"))
+    if "split_dataset_ratio" in keys or is_drawn([*entries, *held]):
         text.note(_DRAWS)
     shares = keys.get("interleave_prob")
     if shares is None:
@@ -76,7 +71,26 @@ def _read_run(text: RecipeText) -> Recipe:
         stops = ("first_exhausted", "all_exhausted")
         checked(text, ("stopping_strategy",), stop, stops)
         recipe = interleaved(text, entries, shares, stop)
+    if held:
+        return recipe.with_splits_of(validation(text, held, ("val_dataset",)))
     return hold_out(recipe, float(keys.get("split_dataset_ratio") or 0))
+
+
+def _entries(
+    text: RecipeText, keys: Mapping[str, Any], key: str
+) -> Sequence[RecipeEntry]:
+    """Return the entries of the texts of a key of a run."""
+    listed = keys.get(key) or []
+    names = listed.split() if isinstance(listed, str) else listed
+    described = _described(text, keys.get("custom_dataset_info") or [])
+    columns = keys.get("columns") or {}
+    columns = parse_json(columns) if isinstance(columns, str) else columns
+    entries = []
+    for number, name in enumerate(names):
+        entry = _entry(text, (key, number), str(name))
+        renamed = {**described.get(entry.keys.get("path", ""), {}), **columns}
+        entries.append(_with_columns(entry, renamed))
+    return entries
 
 
 _ANSWERED = {"messages", "response"}

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from energize import get_train_dataset
+from energize.data import fetching
 from energize.errors import DatasetNotFoundError, MetadatasetError
 from tests.recipes.files import Answers, annotations, answers, epoch
 
@@ -107,6 +108,29 @@ def test_other_repeat_times_are_faults(meta, time, message):
     with pytest.raises(MetadatasetError, match=message) as raised:
         read(file)
     assert "meta.json:6 (ai2d.repeat_time)" in str(raised.value)
+
+
+def test_a_cluster_of_petrel_is_a_fault(meta):
+    file, _ = meta({"ai2d": 1})
+    entries = json.loads(file.read_text())
+    entries["ai2d"]["root"] = "pnorm2:s3://data/ai2d/"
+    file.write_text(json.dumps(entries, indent="\t"))
+    with pytest.raises(MetadatasetError, match="the cluster 'pnorm2'") as raised:
+        read(file)
+    assert "meta.json:3 (ai2d.root)" in str(raised.value)
+    assert "Write s3://data/ai2d/, and set AWS_ENDPOINT_URL" in str(raised.value)
+    assert "InternVL reads it with the client of Petrel" in str(raised.value)
+
+
+def test_images_are_read_from_a_store(meta, tmp_path):
+    pytest.importorskip("fsspec")
+    file, rows = meta({"ai2d": 1})
+    for image in (tmp_path / "data" / "ai2d").iterdir():
+        fetching.write(f"memory://data/ai2d/{image.name}", image.read_bytes())
+    entries = json.loads(file.read_text())
+    entries["ai2d"]["root"] = "memory://data/ai2d/"
+    file.write_text(json.dumps(entries))
+    assert epoch(read(file), 20) == sorted(answers(rows["ai2d"]))
 
 
 def test_a_set_of_texts_may_have_no_root(tmp_path):

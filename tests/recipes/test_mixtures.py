@@ -171,6 +171,34 @@ def test_held_out_samples_are_in_no_epoch_of_training(data):
         assert len(train | held) == 75
 
 
+def validation_of(name):
+    """Return the answers of a loop over the split val."""
+    val = get_val_dataset(
+        name, batch_size=1, task_encoder=Answers(), image_folder="data"
+    )
+    return [batch[0] for batch in val.at(range(len(val)))]
+
+
+@pytest.mark.parametrize("names", ["b, c", ["b", "c"]])
+def test_eval_dataset_is_the_split_val(data, names):
+    write("data/dataset_info.json", info(b={"num_samples": 5}))
+    name = write("run.yaml", run(dataset="a", eval_dataset=names))
+    assert len(read(name)) == 40
+    held = validation_of(name)
+    assert held[5:] == [f"c {n}" for n in range(10)]
+    assert len({answer for answer in held[:5] if answer.startswith("b")}) == 5
+    name = write("run.yaml", run(eval_dataset=names, do_predict=True))
+    assert validation_of(name) == held
+
+
+def test_val_size_counts_the_rows_that_max_samples_leaves(data):
+    write("data/dataset_info.json", info())
+    name = write("run.yaml", run(dataset="a,b", max_samples=20, val_size=10))
+    assert len(read(name)) == 30
+    held = [f"{source} {n}" for source in "ab" for n in range(15, 20)]
+    assert validation_of(name) == held
+
+
 def test_v1_draws_as_many_samples_as_it_sets(data):
     """k = size or n, then int(k * weight); those samples of a file are as even."""
     local = {"source": "local", "converter": "sharegpt"}
@@ -225,7 +253,46 @@ def test_samples_of_strings_of_ms_swift(data):
         assert len({sample.turns[1].text for sample in samples}) == 4
 
 
+def test_val_dataset_of_ms_swift_is_the_split_val(data):
+    keys = {"val_dataset": ["data/c.json#4", "data/b.json"], "split_dataset_ratio": 0.1}
+    name = write("swift.yaml", {"dataset": ["data/a.json"], **keys})
+    assert len(read(name)) == 40
+    held = validation_of(name)
+    assert len({answer for answer in held[:4] if answer.startswith("c")}) == 4
+    assert held[4:] == [f"b {n}" for n in range(25)]
+
+
 # TRL
+
+
+SLICES = "[:10%] [10:20] [-7:] [33%:66%] [:3]+train[9:] [-20%:] [:-35] [5:400]"
+
+
+@pytest.mark.parametrize("bounds", ["", *SLICES.split()])
+def test_slices_of_trl_have_the_rows_that_datasets_gives(data, bounds):
+    datasets = pytest.importorskip("datasets")
+    entry = {"path": "json", "data_files": "data/a.json", "split": f"train{bounds}"}
+    dataset = read(write("trl.yaml", {"datasets": [entry]}))
+    rows = datasets.load_dataset(**entry, cache_dir=str(data / "cache"))
+    expected = [turns[-1]["value"] for turns in rows["conversations"]]
+    got = [batch[0] for batch in dataset.at(range(len(dataset)))]
+    assert sorted(got) == sorted(expected)
+
+
+def test_slices_and_fractions_of_folders_and_patterns_of_trl(data):
+    """Half of the mixture is the first part of a slice of a folder's split part."""
+    (data / "hub" / "en" / "data").mkdir(parents=True)
+    for part, name in (("train", "a"), ("test", "c")):
+        text = (data / "data" / f"{name}.json").read_text()
+        (data / "hub" / "en" / "data" / f"{part}.json").write_text(text)
+    folder = {"path": "hub", "name": "en", "split": "train[20:]", "fraction": 0.5}
+    file = {"path": "json", "data_files": "data/c.json", "fraction": 0.5}
+    name = write("trl.yaml", {"datasets": [folder, file]})
+    answers = [f"a {n}" for n in range(20, 30)] + [f"c {n}" for n in range(10)]
+    assert sorted(batch[0] for batch in read(name).at(range(20))) == sorted(answers)
+    files = {"train": "data/[bc].json", "test": "data/a.json"}
+    name = write("trl.yaml", {"datasets": [{"path": "json", "data_files": files}]})
+    assert counts(read(name), 35) == ({"b": 25, "c": 10}, 35)
 
 
 def test_fractions_of_trl(data):
@@ -358,6 +425,7 @@ def test_weights_of_nemotron(data):
 
 # Faults
 
+TWO_FILES = {"path": "json", "data_files": ["data/a.json", "data/b.json"]}
 FAULTS = [
     ("run.yaml", run(dataset="a,d"), ["run.yaml:2 (dataset)", "got 'd'"]),
     (
@@ -386,6 +454,30 @@ FAULTS = [
     ),
     (
         "data/dataset_info.json",
+        info(a={"columns": {**COLUMNS, "kto_tag": "good", "audios": "sounds"}}),
+        [
+            "dataset_info.json:8 (a.columns.kto_tag): no sample type has a field",
+            "with sample_type: CrudeSample. LLaMA-Factory trains KTO with the tag",
+            "dataset_info.json:9 (a.columns.audios)",
+        ],
+    ),
+    (
+        "data/dataset_info.json",
+        info(a={"file_name": "lost.json"}),
+        ["(a.path): 'lost.json' does not exist", "LLaMA-Factory stops here, too"],
+    ),
+    (
+        "run.yaml",
+        run(dataset="a", eval_dataset="b", val_size=0.1),
+        ["run.yaml:6 (val_size): val_size and eval_dataset exclude each other"],
+    ),
+    (
+        "run.yaml",
+        run(dataset="", eval_dataset=""),
+        ["set the recipe option 'dataset' to names of 'a', 'b', 'c'"],
+    ),
+    (
+        "data/dataset_info.json",
         info(a={"hf_hub_url": "x/y"}),
         ["LLaMA-Factory downloads x/y. Download it, and write file_name"],
     ),
@@ -398,6 +490,31 @@ FAULTS = [
         "trl.yaml",
         {"datasets": [{"path": "trl-lib/tldr", "splt": "train"}]},
         ["did you mean 'split'", "hf download --repo-type dataset trl-lib/tldr"],
+    ),
+    (
+        "trl.yaml",
+        {"datasets": [{"path": "json", "data_files": "data/a.json", "split": "a[b:]"}]},
+        ["trl.yaml:4 (datasets[0].split): expected parts such as", "got 'a[b:]'"],
+    ),
+    (
+        "trl.yaml",
+        {"datasets": [{**TWO_FILES, "split": "train[:3]"}]},
+        ["a slice needs one file, and data_files are 2. TRL slices the rows of all"],
+    ),
+    (
+        "trl.yaml",
+        {"datasets": [{"path": "json", "data_files": {"a": "a.json"}, "split": "b"}]},
+        ["trl.yaml:5 (datasets[0].split): expected a, got 'b'"],
+    ),
+    (
+        "trl.yaml",
+        {"datasets": [{"path": "data", "name": "en"}]},
+        ["the configuration 'en' is not a folder in data. Write its files as"],
+    ),
+    (
+        "trl.yaml",
+        {"datasets": [{"path": "data/a.json", "split": "train[50:]"}]},
+        ["(datasets[0].split): the slice has none of 40 samples"],
     ),
     (
         "veomni.yaml",
