@@ -11,13 +11,14 @@ import subprocess
 import sys
 from pathlib import Path
 
-from benchmarks.loading import main
+from benchmarks.loading import main, parsed
 
 _ROOT = Path(__file__).resolve().parents[1]
 _PEERS = ("energon", "streaming", "litdata")
 
 
 def _compare(arguments: list[str]) -> None:
+    parsed(arguments)  # shows --help and faults before anything is installed
     subprocess.run(["make", "peers", ".venv-litdata/.ready"], cwd=_ROOT, check=True)
     peers = []
     for name in _PEERS:

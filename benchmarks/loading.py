@@ -37,7 +37,7 @@ from benchmarks.common.comparing import (
 from benchmarks.common.measuring import Case
 from benchmarks.common.photographs import prepared_folder
 
-__all__ = ["run"]
+__all__ = ["parsed", "run"]
 
 _BATCH_SIZE = 32
 
@@ -239,7 +239,8 @@ def _versions(comparisons: Mapping[str, Comparison]) -> str:
     return "\n".join(shown)
 
 
-def _parsed(argv: list[str] | None) -> argparse.Namespace:
+def parsed(argv: list[str] | None) -> argparse.Namespace:
+    """Return the options of the command line."""
     parser = argparse.ArgumentParser(prog="benchmarks.loading", description=__doc__)
     for name in _PEERS:
         parser.add_argument(
@@ -265,7 +266,7 @@ def _parsed(argv: list[str] | None) -> argparse.Namespace:
 
 
 def main(argv: list[str] | None = None) -> None:
-    arguments = _parsed(argv)
+    arguments = parsed(argv)
     console = Console()
     machine = _machine()
     console.print(", ".join(f"{name} {value}" for name, value in machine.items()))
