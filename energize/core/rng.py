@@ -103,6 +103,9 @@ uneven."""
 
 _ROUNDS = 6
 
+_MANY = 2
+"""Indexes for each value of a half, above which tables of the rounds are faster."""
+
 
 class Permutation:
     """A family of random permutations of `range(size)`, one per tweak (an epoch, a
@@ -138,34 +141,61 @@ class Permutation:
             cells = tweaks[:, None] * np.int64(self.size) + np.arange(
                 self.size, dtype=np.int64
             )
-            tables = np.argsort(hash_positions(self.key, cells), axis=1, kind="stable")
-            values: Int64Array = (np.argsort(tables, axis=1) if inverse else tables)[
+            images = np.argsort(hash_positions(self.key, cells), axis=1, kind="stable")
+            values: Int64Array = (np.argsort(images, axis=1) if inverse else images)[
                 row, index
             ]
             return values
-        tweaked = mix64(tweak.astype(np.uint64) + np.uint64(self.key & _MASK))
-        out = self._pass(index, tweaked, inverse=inverse)
+        same = len(index) > _MANY * self._a and bool((tweak == tweak[0]).all())
+        tweaked = mix64(
+            (tweak[:1] if same else tweak).astype(np.uint64)
+            + np.uint64(self.key & _MASK)
+        )
+        tables = None
+        if same:
+            half = np.arange(self._a, dtype=np.int64)
+            tables = [self._moves(r, half, tweaked) for r in range(_ROUNDS)]
+        out = self._pass(index, tweaked, tables, inverse=inverse)
         while (outside := np.flatnonzero(out >= self.size)).size:
-            out[outside] = self._pass(out[outside], tweaked[outside], inverse=inverse)
+            rest = tweaked if same else tweaked[outside]
+            out[outside] = self._pass(out[outside], rest, tables, inverse=inverse)
         return out
 
     def _pass(
-        self, values: Int64Array, tweaked: UInt64Array, *, inverse: bool
+        self,
+        values: Int64Array,
+        tweaked: UInt64Array,
+        tables: list[Int64Array] | None,
+        *,
+        inverse: bool,
     ) -> Int64Array:
         """Run once through the network over the domain a * b; the halves change in
-        turn.
+        turn. `tables` are the moves of each round, if all tweaks are equal.
         """
-        left, right = np.divmod(values, self._b)
+        halves: list[Int64Array] = list(np.divmod(values, self._b))
         sign = -1 if inverse else 1
         for r in range(_ROUNDS)[::sign]:
-            keyed = tweaked ^ self._round_keys[r]
-            if r % 2:
-                move = mix64(left.astype(np.uint64) + keyed) % np.uint64(self._b)
-                right = (right + sign * move.astype(np.int64)) % self._b
-            else:
-                move = mix64(right.astype(np.uint64) + keyed) % np.uint64(self._a)
-                left = (left + sign * move.astype(np.int64)) % self._a
-        return left * self._b + right
+            changing = r % 2
+            fixed = halves[1 - changing]
+            moves = (
+                self._moves(r, fixed, tweaked)
+                if tables is None
+                else tables[r].take(fixed)
+            )
+            moved = halves[changing] + sign * moves
+            wrapped = moved - sign * (self._a, self._b)[changing]
+            # The one in range is the smaller one as uint64.
+            halves[changing] = np.minimum(
+                moved.view(np.uint64), wrapped.view(np.uint64)
+            ).view(np.int64)
+        return halves[0] * self._b + halves[1]
+
+    def _moves(self, r: int, fixed: Int64Array, tweaked: UInt64Array) -> Int64Array:
+        """Return by how much round `r` moves the other half, modulo its size."""
+        keyed = tweaked ^ self._round_keys[r]
+        size = np.uint64((self._a, self._b)[r % 2])
+        moves = mix64(fixed.astype(np.uint64) + keyed) % size
+        return moves.astype(np.int64)
 
 
 class WindowedPermutation:

@@ -18,6 +18,7 @@ from energize.core.description import digest
 from energize.core.node import INFINITE, SourceNode
 from energize.core.rng import derive
 from energize.data.source import Source
+from energize.datasets.order import ShuffleDataset
 from energize.errors import ConfigError, NotIndexedError
 from energize.order.cost import CostLine, Cycle, Line, OffsetLine
 
@@ -158,6 +159,11 @@ class MeasuredInputs:
             if not dataset.count:
                 return None
             return Cycle(dataset.count, self._totals[dataset.key][0])
+        if isinstance(dataset, ShuffleDataset) and dataset.over_epochs > 1:
+            source = tree.unwrap(dataset.inputs[0], tree.CONTENT_ONLY)
+            cycle = self._cycle(source) if isinstance(source, Source) else None
+            times = dataset.over_epochs
+            return cycle and Cycle(cycle.items * times, cycle.cost * times)
         cycles = [self._cycle(child) for child in dataset.children]
         if dataset.size == INFINITE:
             return _endless_cycle(dataset, cycles)

@@ -36,6 +36,9 @@ _LEAST = 1024
 _AMONG = 2**15
 """Items in the blocks of all lines of a mix; limits the memory of large mixes."""
 
+_TOGETHER = 4
+"""Blocks whose costs are summed at once, on the way to a distant block."""
+
 _KEPT = 2**15
 """Items of a line in cached blocks."""
 
@@ -128,8 +131,10 @@ class CostLine:
         number = max(int(reached // self._cost), 0)
         within = reached - self._start(number)
         sums = self._sums(number)
-        while sums[-1] <= within and (len(sums) - 1) * self._size < self._items:
-            self._sum(number, len(sums))
+        blocks = -(-self._items // self._size)
+        while sums[-1] <= within and len(sums) <= blocks:
+            ahead = int((within - sums[-1]) / self.mean) // self._size
+            self._sum(number, min(len(sums) + ahead, blocks))
         block = max(min(bisect_right(sums, within), len(sums) - 1) - 1, 0)
         points = self._block(number, block)[1]
         first = block * self._size + number * self._items
@@ -163,19 +168,36 @@ class CostLine:
         """Return the total cost of the blocks of a pass before `block`."""
         sums = self._sums(number)
         while (last := len(sums) - 1) < block:
-            end = float(self._block(number, last)[0][-1])
+            if block - last == 1:
+                ends = [float(self._block(number, last)[0][-1])]
+            else:
+                ends = self._ends(number, last, min(block, last + _TOGETHER))
             if len(sums) == last + 1:  # another thread may have come farther
-                sums.append(end)
+                sums.extend(ends)
         return sums[block]
+
+    def _ends(self, number: int, block: int, stop: int) -> list[float]:
+        """Return the total costs up to the ends of blocks, before block `stop`."""
+        costs = self._costs(self._positions(number, block, stop))
+        end = self._sums(number)[block]
+        ends = []
+        for start in range(0, len(costs), self._size):
+            end = float(np.cumsum(costs[start : start + self._size])[-1]) + end
+            ends.append(end)
+        return ends
+
+    def _positions(self, number: int, block: int, stop: int) -> Int64Array:
+        """Return the positions of blocks of a pass, from `block` to before `stop`."""
+        last = min(stop * self._size, self._items)
+        first = number * self._items
+        return np.arange(block * self._size + first, last + first, dtype=np.int64)
 
     def _looked_at(self, number: int, block: int) -> tuple[FloatArray, FloatArray]:
         """Return the edges of the intervals of a block, and the points in them.
 
         Both are relative to the start of the pass.
         """
-        start = block * self._size
-        stop = min((block + 1) * self._size, self._items)
-        positions = np.arange(start, stop, dtype=np.int64) + number * self._items
+        positions = self._positions(number, block, block + 1)
         costs = self._costs(positions)
         edges = np.concatenate([[0.0], np.cumsum(costs)]) + self._sum(number, block)
         drawn = hash_positions(self._key, positions) * _UNIT
@@ -407,9 +429,10 @@ class CostScheme(WeightedScheme):
             sum(segment.shares[source] / self._lines[source].mean for source in drawn)
         )
         high: _Reached | None = None
-        ahead = (slot - int(low[1].sum())) / pace
-        step = max(ahead / 64, 1 / pace)
-        time = low[0] + ahead
+        begun = low
+        ahead = slot - int(low[1].sum())
+        step = math.sqrt(ahead) / pace
+        time = low[0] + ahead / pace
         while int(low[1].sum()) < slot:
             counts = segment.before.copy()
             due = segment.due_at(time)
@@ -417,13 +440,16 @@ class CostScheme(WeightedScheme):
                 counts[source] = max(
                     int(counts[source]), self._lines[source].due(float(due[source]))
                 )
-            if counts.sum() <= slot:
+            missing = slot - int(counts.sum())
+            if missing >= 0:
                 low = time, counts
             else:
                 high = time, counts
-            if high is None:
-                time = time + step
-                step = 2 * step
+            # Lines sum costs up to each time, so the next time is close to the last.
+            close = time + missing / pace + math.copysign(step, missing)
+            step = 2 * step
+            if high is None or (low is begun and close > low[0]):
+                time = close
                 continue
             part = (slot - low[1].sum()) / (high[1].sum() - low[1].sum())
             time = low[0] + (high[0] - low[0]) * min(max(part, 0.05), 0.95)

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from energize.core.rng import ShuffleOrder
+from energize import BlendDataset, ListSource, ShuffleDataset
+from energize.core.rng import Permutation, ShuffleOrder
 from energize.order import Schedule
 from energize.order.cost import CostLine, Cycle, OffsetLine, cost_scheme
 from tests.support.schemes import check_counts
@@ -146,3 +147,49 @@ def test_changes_leave_what_came_before_and_have_their_shares_from_there_on():
     assert shares_between(glide, 19_000, 21_000) == np.array([0.5, 0.5])
     assert shares_between(glide, 0, 40_000) == np.array([0.5, 0.5])
     assert glide.counts(50_000)[1] == glide.counts(40_000)[1]
+
+
+@pytest.mark.parametrize("size", [600, 10**4, 10**6 + 3])
+def test_tables_of_a_permutation_equal_its_hashes(size):
+    permutation = Permutation(size, key=size)
+    count = min(size, 5000)
+    index = np.arange(size - count, size)
+    same = np.full(count, 7)
+    mixed = np.append(same[:-1], 8)  # several tweaks are hashed one by one
+    images = permutation(index, same)
+    assert images[:-1].tolist() == permutation(index, mixed)[:-1].tolist()
+    assert permutation(images, same, inverse=True).tolist() == index.tolist()
+
+
+@pytest.mark.parametrize("over_epochs", [1, 3])
+def test_passes_shuffled_together_are_not_summed_one_by_one(over_epochs):
+    """Whole passes cost the same, so a far item needs the costs of one pass only."""
+    asked = []
+
+    def cost(tokens):
+        asked.append(len(tokens))
+        return tokens
+
+    def source(name, count):
+        tokens = np.random.default_rng(count).integers(1, 90, count)
+        return ListSource(range(count), name=name, columns={"tokens": tokens})
+
+    blend = BlendDataset(
+        *((ShuffleDataset(each, over_epochs=over_epochs), 1)
+          for each in (source("a", 3000), source("b", 700))),
+        unit=cost,
+    )  # fmt: skip
+    whole = 3700 * over_epochs
+    blend.at([10**9])
+    assert sum(asked) < 8 * whole + 10**5
+    near, far = blend.spent(10**9)
+    assert near == pytest.approx(far, abs=180)
+    counts = blend.taken(10**9)
+    for number, count in enumerate(counts):
+        size = blend.inputs[number].size * over_epochs
+        start = count // size * size
+        members = ShuffleOrder(
+            blend.inputs[number].size, blend.inputs[number].key, None, None, over_epochs
+        ).locate(np.arange(start, start + size))
+        times = np.bincount(members, minlength=blend.inputs[number].size)
+        assert set(times.tolist()) == {over_epochs}
