@@ -7,14 +7,14 @@ from collections.abc import Iterable
 from functools import cached_property
 from typing import Any
 
-from energize.core.arrays import Int64Array
 from energize.core.failures import Failed
 from energize.core.lazy import optional_module
 from energize.data.rows import FieldSource, Row
+from energize.data.source import ShardedSource
 from energize.errors import DatasetError, DatasetNotFoundError
 
 
-class LanceSource(FieldSource[Row]):
+class LanceSource(ShardedSource[Row], FieldSource[Row]):
     """The rows of a Lance dataset as dicts, in storage order.
 
     Rows are read at random by Lance (`pip install 'energize[lance]'`), so any mix,
@@ -52,8 +52,10 @@ class LanceSource(FieldSource[Row]):
     uri: str
     version: int
     columns: tuple[str, ...]
-    rows: int
+    blobs: tuple[str, ...]
+    """Columns of the blob encoding of Lance; `take_blobs` reads their values."""
     explicit_name: str
+    remote = False
 
     def __init__(
         self,
@@ -78,27 +80,28 @@ class LanceSource(FieldSource[Row]):
             uri=location,
             version=rows.version,
             columns=chosen,
-            rows=rows.count_rows(),
+            blobs=tuple(name for name in chosen if _is_blob(rows.schema.field(name))),
+            counts=(rows.count_rows(),),
             explicit_name=name or os.path.basename(location.rstrip("/")),
             seed=seed,
             occurrence=occurrence,
         )
 
     @property
-    def count(self) -> int:
-        return self.rows
-
-    @property
     def name(self) -> str:
-        return self.explicit_name
+        return self.earlier_name or self.explicit_name
 
     @property
     def identity(self) -> str:
-        return f"{self.explicit_name}:{self.rows}"
+        return f"{self.earlier_name or self.explicit_name}:{self.count}"
 
     @property
     def record(self) -> str | None:
         return f"version {self.version}"
+
+    @property
+    def shards(self) -> tuple[str, ...]:  # type: ignore[override]
+        return (self.uri,)
 
     @property
     def location(self) -> str:
@@ -109,26 +112,38 @@ class LanceSource(FieldSource[Row]):
         return self.columns
 
     def column_values(self, name: str) -> Iterable[Any]:
-        values: Iterable[Any] = self._table(name)
+        column = self._dataset.to_table(columns=[name])[name]
+        values: Iterable[Any] = column.to_pylist(maps_as_pydicts="strict")
         return values
 
-    def read(self, indices: Int64Array) -> list[Row | Failed]:
-        rows: list[Row | Failed] = self._dataset.take(
-            indices.tolist(), columns=list(self.columns)
-        ).to_pylist()
-        return rows
+    def location_in_shard(self, shard: int, number: int) -> str:
+        return f"{self.uri}, row {number}"
+
+    def read_shard(self, shard: int, numbers: list[int]) -> list[Row | Failed]:
+        taken = self._dataset.take(numbers, columns=list(self.columns))
+        rows: list[Row] = taken.to_pylist(maps_as_pydicts="strict")
+        for name in self.blobs:
+            filled = [at for at, row in enumerate(rows) if row[name] is not None]
+            indices = [numbers[at] for at in filled]
+            files = self._dataset.take_blobs(name, indices=indices) if filled else ()
+            for at, file in zip(filled, files, strict=True):
+                rows[at][name] = file.readall()
+        return [*rows]
 
     def settings(self) -> dict[str, Any]:
         return super().settings() | {"columns": list(self.columns)}
-
-    def _table(self, name: str) -> list[Any]:
-        values: list[Any] = self._dataset.to_table(columns=[name])[name].to_pylist()
-        return values
 
     @cached_property
     def _dataset(self) -> Any:
         """The dataset, opened by each process for itself: Lance has threads."""
         return _opened(self.uri, self.version)
+
+
+def _is_blob(field: Any) -> bool:
+    """Return whether a field of a schema has the blob encoding."""
+    encoding = (field.metadata or {}).get(b"lance-encoding:blob")
+    extension = getattr(field.type, "extension_name", "")
+    return encoding == b"true" or extension.startswith("lance.blob")
 
 
 def _opened(path: str, version: int | None) -> Any:

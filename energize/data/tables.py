@@ -28,7 +28,8 @@ from energize.core.arrays import Int64Array
 from energize.core.description import digest
 from energize.core.failures import Failed
 from energize.core.validation import parse_json
-from energize.data.files import read_file
+from energize.data.files import path_type, read_file
+from energize.data.lance import LanceSource
 from energize.data.local import Ranges
 from energize.data.media import kind_by_name
 from energize.data.rows import ArrowSource, FieldSource, JsonSource, ParquetSource, Row
@@ -56,6 +57,9 @@ EXTENSIONS = (
     *(".csv", ".tsv"),
 )
 """Extensions of files of rows, in lower case."""
+
+LANCE = ".lance"
+"""Extension of folders of Lance, which are tables."""
 
 _READERS: Mapping[str, Callable[[Any], ShardedSource[Row]]] = {
     ".parquet": ParquetSource,
@@ -88,12 +92,33 @@ def open_table(files: Sequence[Path]) -> ShardedSource[Row]:
         [{'text': 'a'}]
     """
     extension = files[0].suffix.lower()
+    if extension == LANCE:
+        return _lance(files)
     if extension in DELIMITED:
         rows = read_delimited(files)
         return MemoryRows(
             {KEY: f"{number:06d}", **row} for number, row in enumerate(rows)
         )
     return _READERS.get(extension, JsonSource)(list(files))
+
+
+def is_table(path: Path) -> bool:
+    """Return whether a path is a file, or a folder of Lance.
+
+    Args:
+        path: The path.
+    """
+    return path.suffix.lower() == LANCE or path_type(path) == "file"
+
+
+def _lance(files: Sequence[Path]) -> LanceSource:
+    """Return the rows of the latest version of a Lance dataset."""
+    if len(files) > 1:
+        raise DatasetError(
+            f"{files[0]} and {files[1]} are Lance datasets with equal columns, which "
+            "are not read as one. Write an entry for each"
+        )
+    return LanceSource(files[0], name=files[0].name)
 
 
 # Delimited values.

@@ -14,6 +14,7 @@ from pathlib import Path
 from energize.core.progress import counting
 from energize.data.files import LISTED, absolute, documents_in_use, files_at
 from energize.data.media import HEAD, MediaMetadataType, kind_by_name, kind_by_start
+from energize.data.tables import LANCE
 from energize.errors import DatasetError
 from energize.inference.words import (
     DOCUMENTS,
@@ -29,6 +30,8 @@ MEDIA = ("image", "av")
 
 _HEADS_READ = 8
 _BINARY = re.compile(rb"[\x00-\x08\x0e-\x1a\x1c-\x1f]")
+_OF_LANCE = re.compile(rf"(\{LANCE})/.*")
+"""A file below a folder of Lance, which is one table."""
 _FEW = 20  # text files in a folder; more are texts of samples
 
 
@@ -123,7 +126,8 @@ def _names_below(root: Path) -> list[str]:
         return json.loads(documents.texts[key] or "")  # type: ignore[no-any-return]
     wrong: dict[str, str] = {}
     files = files_below(root, [], wrong, hidden=True)
-    names = sorted(counting(files, f"{root}: files"))
+    listed = sorted(counting(files, f"{root}: files"))
+    names = [*dict.fromkeys(_OF_LANCE.sub(r"\1", name) for name in listed)]
     if wrong:
         folders = ", ".join(list(wrong)[:3])
         raise DatasetError(

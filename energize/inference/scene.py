@@ -23,7 +23,7 @@ from energize.data.loose import unfolded
 from energize.data.media import kind_by_name
 from energize.data.rows import JsonSource, ParquetSource, Row
 from energize.data.source import ShardedSource
-from energize.data.tables import open_table
+from energize.data.tables import is_table, open_table
 from energize.errors import ConfigError, DatasetError, EnergizeError
 from energize.inference.columns import (
     AV,
@@ -106,8 +106,8 @@ class Scene:
 
     @cached_property
     def is_folder(self) -> bool:
-        """Whether the path is a folder."""
-        return path_type(self.path) != "file"
+        """Whether the path is a folder of files."""
+        return not is_table(self.path)
 
     @cached_property
     def root(self) -> Path:

@@ -240,7 +240,10 @@ DOCUMENTS = _words(
 KINDS: Mapping[str, str] = {
     extension: kind
     for kind, extensions in (
-        ("table", "parquet pq arrow arrows ipc feather jsonl ndjson json csv tsv"),
+        (
+            "table",
+            "parquet pq arrow arrows ipc feather lance jsonl ndjson json csv tsv",
+        ),
         ("text", "txt text caption cap tags lst list labels names classes"),
         (
             "annotation",

@@ -6,6 +6,7 @@ from __future__ import annotations
 import io
 import logging
 import re
+import sys
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -16,11 +17,11 @@ import pyarrow.ipc
 import pyarrow.parquet
 import pytest
 
-from energize import get_val_dataset, prepare
+from energize import get_train_dataset, get_val_dataset, prepare
 from energize.data.documents import document_of
 from energize.data.rows import ArrowSource, JsonSource
 from energize.data.tables import AT, KEY, open_table
-from energize.errors import DatasetError, ShardError
+from energize.errors import ConfigError, DatasetError, ShardError
 from tests.support.images import encoded, picture
 
 
@@ -442,3 +443,13 @@ def test_a_table_of_images_without_names_of_columns_loses_no_row(
     assert len(dataset) == 4
     assert type(dataset[0]).__name__ == kind
     assert {name: getattr(dataset[0], name) for name in fields} == fields
+
+
+def test_a_lance_folder_needs_lance(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "lance", None)
+    versions = tmp_path / "pairs.lance" / "_versions"
+    versions.mkdir(parents=True)
+    (versions / "1.manifest").write_bytes(b"")
+    for path in (tmp_path / "pairs.lance", tmp_path):
+        with pytest.raises(ConfigError, match=r"pip install 'energize\[lance\]'"):
+            get_train_dataset(path, batch_size=2)
