@@ -268,7 +268,8 @@ def _choice(scene: Scene, reading: Reading) -> Choice:
     mixed = "" if fields else why_mixed(reading.columns, reading.first)
     if mixed:
         raise DatasetError(f"{scene.path}: {mixed}")
-    choice = choose(reading.columns, reading.first, [*fields])
+    taken = [str(access) for text in fields.values() for access in parse_field(text)]
+    choice = choose(reading.columns, reading.first, [*fields], taken)
     if choice.is_crude and fields:
         raise ConfigError(
             f"{scene.path}: no usual type of samples has the fields "

@@ -6,7 +6,7 @@ To add a type, add a row to `KINDS`, and roles to `FORMS` and to `ROLES` in `wor
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import itemgetter
 
@@ -426,6 +426,7 @@ def choose(
     columns: Mapping[str, ColumnProfile],
     rows: Sequence[Row],
     required: Sequence[str] = (),
+    taken: Collection[str] = (),
 ) -> Choice:
     """Return the first sample type that columns fill, and its columns.
 
@@ -433,6 +434,7 @@ def choose(
         columns: Columns of a table, as `columns_of` returns them.
         rows: Rows from which the columns were derived.
         required: Fields that the type must have, as the user names them.
+        taken: Columns that the user names for these fields.
 
     Returns:
         The choice; of crude samples if no type fits, or if columns with content would
@@ -452,7 +454,8 @@ def choose(
     if choice is None:
         return CRUDE_CHOICE
     choice = _with_places(choice, rows)
-    rest = [column for name, column in columns.items() if name not in choice.used]
+    used = {*choice.used, *taken}
+    rest = [column for name, column in columns.items() if name not in used]
     has_more_media = any(column.is_media for column in rest)
     has_content = any(column.has_content and not column.is_nested for column in rest)
     is_image_alone = choice.sample_type == "ImageSample" and not required

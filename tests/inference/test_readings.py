@@ -189,6 +189,17 @@ def test_columns_of_any_values_are_read_or_refused(case, tmp_path):
             assert infer(tmp_path, **told).samples in (2, 4)
 
 
+def test_a_field_map_may_name_every_field_without_the_sample_type(tmp_path):
+    for name in "ab":
+        (tmp_path / f"{name}.jpg").write_bytes(JPEG)
+    rows = [{"image": f"{name}.jpg", "title": name, "text": name} for name in "ab"]
+    put(tmp_path / "rows.json", rows)
+    field_map = {"image": "image", "caption": "title"}
+    spec = infer(tmp_path / "rows.json", field_map=field_map)
+    assert spec.sample_type == "CaptioningSample"
+    assert spec.field_map == field_map
+
+
 def test_tables_are_joined_by_keys_that_are_written_alike(tmp_path):
     files(tmp_path, [f"images/{n}.jpg" for n in range(3)])
     questions = [
