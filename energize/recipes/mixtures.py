@@ -260,7 +260,7 @@ def _weights(text: RecipeText, count: int) -> list[Any]:
     scale: Any = text.options.get(_SCALE) if boundary == "token" else 1
     pieces = text.value["schedule"]
     rows = [_rows(text, number, count, ends) for number in range(len(pieces))]
-    if scale is None and [len(row) for row in rows] != [1]:
+    if not text.faults and scale is None and [len(row) for row in rows] != [1]:
         places = "places are tokens, and schedules count samples"
         text.fault(("schedule",), f"{places}. Set the recipe option {_SCALE!r}")
     if text.faults:

@@ -184,11 +184,12 @@ def _once(text: RecipeText, entry: RecipeEntry) -> RecipeEntry:
     """Return an entry with a random subset in place of a number of samples."""
     keys = {key: value for key, value in entry.keys.items() if key != "choose"}
     number = entry.keys.get("choose")
-    whole = entry._replace(keys={"split_part": "train", **keys})
+    keys.setdefault("split_part", "train")
+    whole = entry._replace(keys=keys)
     if number is None or text.faults:
         return whole
     subset = text.subset(entry.path, "random", number, size_of(text, whole))
-    return whole._replace(keys={**whole.keys, **subset})
+    return whole._replace(keys={**keys, **subset})
 
 
 def hold_out(recipe: Recipe, ratio: float) -> Recipe:

@@ -102,3 +102,27 @@ def eagle(folder):
     meta["a"]["weight"] = 1
     file.write_text(json.dumps(meta))
     return file, {}
+
+
+def llama_factory(folder):
+    """Write a run of LLaMA-Factory that validates on b.jsonl; return it."""
+    columns = {"messages": "conversations", "images": "image"}
+    described = {
+        name: {"file_name": file, "formatting": "sharegpt", "columns": columns}
+        for name, file in (("a", "a.json"), ("b", "b.jsonl"))
+    }
+    described["a"]["num_samples"] = 9
+    (folder / "dataset_info.json").write_text(json.dumps(described))
+    run = {"dataset": "a", "eval_dataset": "b", "template": "qwen2_vl"}
+    run |= {"dataset_dir": str(folder), "media_dir": f"{folder}/images"}
+    (folder / "run.yaml").write_text(yaml.safe_dump(run))
+    return folder / "run.yaml", {}
+
+
+def trl(folder):
+    """Write a run of TRL with slices of a.json; return it with its options."""
+    entry = {"path": "json", "data_files": f"{folder}/a.json"}
+    entries = [{**entry, "split": "train[:40%]+train[-3:]"}]
+    keys = {"datasets": entries, "test_split_size": 0.25}
+    (folder / "trl.yaml").write_text(yaml.safe_dump(keys))
+    return folder / "trl.yaml", {"image_folder": f"{folder}/images"}

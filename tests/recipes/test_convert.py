@@ -7,12 +7,22 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from energize import get_train_dataset
+from energize import get_train_dataset, get_val_dataset
 from energize.cli.main import app
-from tests.recipes.files import Answers, annotations, eagle, internvl, llava, qwen
+from energize.metadataset.documents import read_metadataset
+from tests.recipes.files import (
+    Answers,
+    annotations,
+    eagle,
+    internvl,
+    llama_factory,
+    llava,
+    qwen,
+    trl,
+)
 
 
-@pytest.mark.parametrize("recipe", [llava, internvl, eagle, qwen])
+@pytest.mark.parametrize("recipe", [llava, internvl, eagle, qwen, llama_factory, trl])
 def test_the_converted_file_gives_the_identical_stream(tmp_path, recipe):
     for name in ("a.json", "b.jsonl"):
         annotations(tmp_path / name, 21, images=tmp_path / "images")
@@ -23,12 +33,16 @@ def test_the_converted_file_gives_the_identical_stream(tmp_path, recipe):
     command = ["convert-recipe", str(file), "-o", str(mix), *given]
     done = CliRunner().invoke(app, command)
     assert done.exit_code == 0, done.output
-    written = get_train_dataset(mix, batch_size=2, task_encoder=Answers())
-    original = get_train_dataset(
-        file, batch_size=2, task_encoder=Answers(), recipe=options
-    )
-    assert written.key == original.key
-    assert [written[i] for i in range(30)] == [original[i] for i in range(30)]
+    makers = [get_train_dataset]
+    if "val" in read_metadataset(mix).splits:
+        makers.append(get_val_dataset)
+    encoding = {"batch_size": 2, "task_encoder": Answers()}
+    for make in makers:
+        written = make(mix, **encoding)
+        original = make(file, **encoding, recipe=options)
+        assert written.key == original.key
+        numbers = range(30 if make is get_train_dataset else len(original))
+        assert [written[i] for i in numbers] == [original[i] for i in numbers]
     assert mix.read_text().startswith(f"# From {file}, a recipe of")
 
 
