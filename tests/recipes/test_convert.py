@@ -42,7 +42,7 @@ def test_the_converted_file_gives_the_identical_stream(tmp_path, recipe):
         original = make(file, **encoding, recipe=options)
         assert written.key == original.key
         numbers = range(30 if make is get_train_dataset else len(original))
-        assert [written[i] for i in numbers] == [original[i] for i in numbers]
+        assert list(written.at(numbers)) == list(original.at(numbers))
     assert mix.read_text().startswith(f"# From {file}, a recipe of")
 
 
