@@ -161,7 +161,10 @@ class Composable(torch.utils.data.IterableDataset[Any]):
         return self.to(partial(_shuffled, 1000 if size is None else size, seed))
 
     def loop(self, n: int | None = None) -> Composable:
-        """Return a stream of `n` passes over this one; None repeats without end."""
+        """Return a stream of `n` passes over this one; None repeats without end.
+
+        A pass without items ends the stream.
+        """
         return _Chained(self, partial(_looped, n))
 
     def collect(self) -> list[Any]:
@@ -255,7 +258,12 @@ def _called(
 
 def _looped(times: int | None, items: Iterable[Any]) -> Iterator[Any]:
     for _ in repeat(None) if times is None else range(times):
-        yield from items
+        empty = True
+        for item in items:
+            empty = False
+            yield item
+        if empty:
+            return
 
 
 def _strided(scope: Scope, items: Iterable[Any]) -> Iterator[Any]:

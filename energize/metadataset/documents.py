@@ -289,7 +289,7 @@ def _in_current_grammar(text: Located, problems: list[Problem]) -> Located:
     if _is_older(data, nodes):
         _check_grammar(text, nodes, _OLDER, "`__class__: MetadatasetV2`", problems)
         return _from_older(text, nodes, problems)
-    if data.get("__module__") == ENERGON:
+    if data.get("__module__") in ENERGON:
         _check_grammar(text, nodes, _NEWER, f"`__module__: {ENERGIZE}`", problems)
     return text
 

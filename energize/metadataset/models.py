@@ -58,7 +58,8 @@ from energize.task.encoder import Level
 from energize.task.planning import PackPlan
 
 ENERGIZE: Final = "energize"
-ENERGON: Final = "megatron.energon"
+ENERGON: Final = ("megatron.energon", "energize.energon")
+"""Modules of Energon's grammar; the second in programs with replaced imports."""
 EPOCHIZED: Final = "blend_epochized"
 SUBFLAVORS: Final = "subflavors."
 """The prefix of a subflavor in place of a column."""
@@ -972,7 +973,9 @@ else:
 class DocumentKeys(Keys):
     """A metadataset file."""
 
-    module: Literal["energize", "megatron.energon"] = Field(alias="__module__")
+    module: Literal["energize", "megatron.energon", "energize.energon"] = Field(
+        alias="__module__"
+    )
     class_: Literal["MetadatasetV2"] = Field(alias="__class__")
     splits: Annotated[dict[str, Split], Field(min_length=1)]
 

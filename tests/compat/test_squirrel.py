@@ -317,6 +317,7 @@ def test_functions_are_chained_after_a_multiplexer():
     assert sorted(mux.shuffle(4, seed=3)) == sorted(mux)
     assert list(mux.batched(2).flatten()) == list(mux)
     assert list(mux.take(2).loop(2)) == [0, 10, 0, 10]
+    assert IterableSource([]).loop().take(2).collect() == []
     assert mux.async_map(str, buffer=3, max_workers=2).collect() == list(map(str, mux))
 
     class Twice(Composable):

@@ -343,7 +343,7 @@ DOCUMENTS = [
     ),
     (
         HEAD.replace("energize", "os"),
-        "(__module__): expected 'energize' or 'megatron.energon', got",
+        "(__module__): expected 'energize', 'megatron.energon' or 'energize.energon'",
     ),
     (
         "splits: {a: {path: x}}",

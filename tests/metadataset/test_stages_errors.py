@@ -39,6 +39,7 @@ ONE = "{name: one, start_step: 0, path: {A}}"
 def test_other_grammars_have_no_stages(mix):
     for ours, theirs, words in [
         ("energize", "megatron.energon", "needs `__module__: energize`"),
+        ("energize", "energize.energon", "needs `__module__: energize`"),
         ("MetadatasetV2", "Metadataset", "it needs `__class__: MetadatasetV2`"),
     ]:
         told = fault(
