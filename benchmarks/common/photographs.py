@@ -26,15 +26,24 @@ _SMALLEST_CROP = 160
 _QUALITY = 85
 
 
-def prepared_folder(root: Path, samples: int, side: int = SIDE) -> Path:
-    """The folder of `samples` photographs below `root`; it is made when it is not there
-    yet.
+def prepared_folder(
+    root: Path, samples: int, side: int = SIDE, height: int | None = None
+) -> Path:
+    """Return the folder of `samples` photographs; make it if it is missing.
+
+    Args:
+        root: Folder of all such folders.
+        samples: Number of photographs.
+        side: Their width, and their height without `height`.
+        height: Their height.
     """
-    folder = root / (f"photographs-{samples}" + f"-{side}" * (side != SIDE))
+    size = (side, height or side)
+    name = str(side) if size[0] == size[1] else f"{side}x{height}"
+    folder = root / (f"photographs-{samples}" + f"-{name}" * (size != (SIDE, SIDE)))
     if not (folder / ".nv-meta").exists():
         shutil.rmtree(folder, ignore_errors=True)
         write_shards(
-            _samples(samples, side), folder, samples_per_shard=-(-samples // _SHARDS)
+            _samples(samples, size), folder, samples_per_shard=-(-samples // _SHARDS)
         )
         prepare(
             folder,
@@ -50,19 +59,19 @@ def shard_paths(folder: Path) -> list[str]:
     return sorted(map(str, folder.glob("*.tar")))
 
 
-def _samples(count: int, side: int) -> Iterator[dict[str, Any]]:
+def _samples(count: int, size: tuple[int, int]) -> Iterator[dict[str, Any]]:
     """Random parts of photographs at random scales, mirrored or not, as JPEG."""
     photographs = {name: getattr(data, name)() for name in _PHOTOGRAPHS}
     random = np.random.default_rng(0)
     for number in range(count):
         name = _PHOTOGRAPHS[random.integers(len(_PHOTOGRAPHS))]
-        jpeg = _jpeg(_crop(photographs[name], random, side))
+        jpeg = _jpeg(_crop(photographs[name], random, size))
         caption = f"photograph {number}: a part of {name}"
         yield {"__key__": f"{number:08d}", "jpg": jpeg, "txt": caption}
 
 
 def _crop(
-    photograph: np.ndarray[Any, Any], random: np.random.Generator, width_and_height: int
+    photograph: np.ndarray[Any, Any], random: np.random.Generator, size: tuple[int, int]
 ) -> PIL.Image.Image:
     height, width = photograph.shape[:2]
     side = int(random.integers(_SMALLEST_CROP, min(height, width) + 1))
@@ -71,9 +80,7 @@ def _crop(
     pixels = photograph[top : top + side, left : left + side]
     if random.integers(2):
         pixels = pixels[:, ::-1]
-    return PIL.Image.fromarray(np.ascontiguousarray(pixels)).resize(
-        (width_and_height, width_and_height)
-    )
+    return PIL.Image.fromarray(np.ascontiguousarray(pixels)).resize(size)
 
 
 def _jpeg(image: PIL.Image.Image) -> bytes:

@@ -33,6 +33,7 @@ __all__ = [
     "Epoch",
     "Measured",
     "module_of_streaming",
+    "photographs",
 ]
 
 ENDPOINT = "AWS_ENDPOINT_URL"
@@ -260,7 +261,7 @@ def write_mds(data: str) -> None:
     with writer(
         columns=columns, out=f"{data}.mds", size_limit=_SHARD, exist_ok=True
     ) as written:
-        for jpg, txt in _photographs(data):
+        for jpg, txt in photographs(data):
             written.write({"jpg": jpg, "txt": txt})
 
 
@@ -281,7 +282,7 @@ def write_parquet(data: str) -> None:
     """Write a folder of tar files as Parquet beside it, in groups of 64 rows."""
     pyarrow = import_module("pyarrow")
     parquet = import_module("pyarrow.parquet")
-    rows = [{"image": jpg, "text": txt} for jpg, txt in _photographs(data)]
+    rows = [{"image": jpg, "text": txt} for jpg, txt in photographs(data)]
     Path(made := f"{data}.parquet.made").mkdir(exist_ok=True)
     for first in range(0, len(rows), 512):
         table = pyarrow.Table.from_pylist(rows[first : first + 512])
@@ -290,7 +291,7 @@ def write_parquet(data: str) -> None:
 
 
 def _whole(data: str) -> Iterator[dict[str, Any]]:
-    for jpg, txt in _photographs(data):
+    for jpg, txt in photographs(data):
         yield {"jpg": jpg, "txt": txt}
 
 
@@ -301,7 +302,8 @@ WRITERS: dict[str, Callable[[str], None]] = {
 }
 
 
-def _photographs(data: str) -> Iterator[tuple[bytes, str]]:
+def photographs(data: str) -> Iterator[tuple[bytes, str]]:
+    """Yield the photographs and captions of a folder of tar files."""
     for path in sorted(Path(data).glob("*.tar")):
         with tarfile.open(path) as shard:
             parts: dict[str, bytes] = {}

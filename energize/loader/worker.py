@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import faulthandler
 import fcntl
 import gc
@@ -76,6 +77,20 @@ def on_leash(leash: Connection[Any, Any], pid: int) -> None:
         )
 
 
+def _keep_freed_memory() -> None:
+    """Reuse freed memory for the next batch: the kernel clears every new page."""
+    with suppress(AttributeError):  # not glibc
+        for parameter in _MALLOC_THRESHOLDS:
+            ctypes.CDLL(None).mallopt(parameter, _MALLOC_MOST)
+
+
+_MALLOC_THRESHOLDS = (-3, -1)
+"""M_MMAP_THRESHOLD and M_TRIM_THRESHOLD of glibc."""
+
+_MALLOC_MOST = 2**30
+"""Bytes up to which memory is not returned to the kernel."""
+
+
 def serve(
     task: Task | None, end: socket.socket, leash: Connection[Any, Any], trainer: int
 ) -> None:
@@ -101,6 +116,8 @@ def serve(
         signal.SIGTERM, signal.SIG_DFL
     )  # a forked process has the trainer's handler
     torch.set_num_threads(1)
+    if os.environ.get("KEEP"):
+        _keep_freed_memory()
     generators.owned = True
     gc.freeze()
     # A process that a user's function forks may not read or write here, nor keep this

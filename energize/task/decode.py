@@ -17,7 +17,7 @@ from typing import Any, get_args
 import numpy as np
 
 from energize.core import limits
-from energize.core.checks import checked_choice
+from energize.core.checks import checked_choice, checked_whole
 from energize.core.description import described
 from energize.core.lazy import torch
 from energize.core.validation import load_json
@@ -188,12 +188,16 @@ class SampleDecoder:
         orient: Whether images are turned by their EXIF orientation. By default, images
             of loose files are turned, and images of prepared folders if their
             dataset.yaml has `orient: true`.
+        min_side: Least shorter side in pixels to which a JPEG is reduced while it is
+            decoded, by 2, 4 or 8, which is faster. Other formats and coordinates in
+            samples keep their size. By default, all pixels are decoded.
         fields: Decoders of single fields by name, of crude samples by part: `{"mask":
             SampleDecoder(image_decode="torchstored")}`; a function of bytes; None for
             the bytes.
 
     Raises:
-        ConfigError: For an unknown `image_decode` or `av_decode`.
+        ConfigError: For an unknown `image_decode` or `av_decode`, and a `min_side`
+            below 1.
 
     Example:
         >>> SampleDecoder().decode("meta.json", b'{"width": 640}')
@@ -206,6 +210,7 @@ class SampleDecoder:
     guess_content: bool = False
     unpickle: bool = False
     orient: bool | None = None
+    min_side: int | None = None
     fields: Mapping[str, SampleDecoder | Callable[[bytes], Any] | None] = field(
         default_factory=dict, hash=False
     )
@@ -219,6 +224,8 @@ class SampleDecoder:
                 raise ConfigError(f"SampleDecoder: {message}, got {decoder!r}")
         checked_choice(self.image_decode, "image_decode", IMAGE_SPECS)
         checked_choice(self.av_decode, "av_decode", get_args(AVDecoderType))
+        if self.min_side is not None:
+            checked_whole(self.min_side, "min_side", least=1)
 
     def decode(self, name: str, data: bytes) -> Any:
         """Decode a part or file.
@@ -246,7 +253,9 @@ class SampleDecoder:
         try:
             if media_type == MediaMetadataType.IMAGE:
                 spec = IMAGE_SPECS[self.image_decode]
-                return decode_image(data, spec, orient=self.orient, name=name)
+                return decode_image(
+                    data, spec, orient=self.orient, min_side=self.min_side, name=name
+                )
             return self._decode_by_extension(extension, data)
         except _NO_BAD_BYTES:
             raise

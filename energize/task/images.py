@@ -27,7 +27,11 @@ from energize.data.media import open_image
 
 _JPEG_START = b"\xff\xd8\xff"
 _JPEG_COLORS = ("YCbCr", "RGB", "Gray")
-_JPEG_SCAN = b"\xff\xda"
+_JPEG_SEGMENT = struct.Struct(">HH")
+_JPEG_MARKERS = 0xFF00
+_JPEG_SCAN = 0xFFDA
+_FACTORS = (8, 4, 2, 1)
+"""Factors by which both decoders reduce a JPEG, largest first."""
 _JPEG_METADATA = (b"Exif\0\0", b"http://ns.adobe.com/xap/1.0/", b"MPF\0")
 """Starts of JPEG segments with an orientation, or offsets of further images."""
 
@@ -68,7 +72,12 @@ IMAGE_SPECS: Mapping[str, ImageSpec] = MappingProxyType(
 
 
 def decode_image(
-    data: bytes, spec: ImageSpec, *, orient: bool | None = None, name: str = "image"
+    data: bytes,
+    spec: ImageSpec,
+    *,
+    orient: bool | None = None,
+    min_side: int | None = None,
+    name: str = "image",
 ) -> Any:
     """Decode an image.
 
@@ -79,6 +88,8 @@ def decode_image(
         spec: The form of the result.
         orient: Whether the image is turned by its EXIF orientation. None does not turn
             it, and logs a warning.
+        min_side: Least shorter side in pixels to which a JPEG is reduced. None decodes
+            all pixels.
         name: Name of the image, for messages.
 
     Returns:
@@ -86,9 +97,9 @@ def decode_image(
         a PIL image, in new memory: uint8, or float32 from 0 to 1; with the mode
         "stored", the values of the file.
     """
-    decoded = _by_strict_decoder(data, spec, name)
+    decoded = _by_strict_decoder(data, spec, min_side, name)
     if decoded is None:
-        image, orientation = _by_pillow(data, spec, name)
+        image, orientation = _by_pillow(data, spec, min_side, name)
         if spec.container == "pil":
             turned = _is_turned(orientation, orient, name)
             return PIL.ImageOps.exif_transpose(image) if turned else image
@@ -97,9 +108,11 @@ def decode_image(
         pixels, orientation = decoded
     if _is_turned(orientation, orient, name):
         pixels = _upright(pixels, orientation)
-    if spec.container == "numpy":
-        return np.divide(pixels, 255, dtype=np.float32) if spec.floating else pixels
-    return _as_tensor(pixels, floating=spec.floating)
+    if spec.container == "torch":
+        pixels = _channels_first(pixels)
+    if spec.floating:
+        pixels = np.divide(pixels, 255, dtype=np.float32)
+    return pixels if spec.container == "numpy" else torch.from_numpy(pixels)
 
 
 def image_size(data: bytes, *, orient: bool = False) -> tuple[int, int]:
@@ -118,8 +131,14 @@ def image_size(data: bytes, *, orient: bool = False) -> tuple[int, int]:
     return width, height
 
 
+def _factor(width: int, height: int, min_side: int | None) -> int:
+    """Return the factor by which a JPEG of this size is reduced."""
+    most = 1 if min_side is None else min(width, height) // min_side
+    return next(factor for factor in _FACTORS if factor <= max(most, 1))
+
+
 def _by_strict_decoder(
-    data: bytes, spec: ImageSpec, name: str
+    data: bytes, spec: ImageSpec, min_side: int | None, name: str
 ) -> tuple[npt.NDArray[Any], int] | None:
     """Return the pixels and orientation of a JPEG file, None if Pillow has to read it.
 
@@ -129,7 +148,7 @@ def _by_strict_decoder(
     if not is_jpeg or spec.container == "pil" or spec.mode == "stored":
         return None
     try:
-        return _by_turbo(data, spec), _orientation_of_jpeg(data, name)
+        return _by_turbo(data, spec, min_side), _orientation_of_jpeg(data, name)
     except ValueError:
         return None
 
@@ -142,20 +161,20 @@ def _upright(pixels: npt.NDArray[Any], orientation: int) -> npt.NDArray[Any]:
     return np.ascontiguousarray(sides[::rows, ::columns])
 
 
-def _as_tensor(pixels: npt.NDArray[Any], *, floating: bool) -> torch.Tensor:
-    """Return pixels as a tensor, channels first."""
+def _channels_first(pixels: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return pixels in the layout and integers of tensors."""
     if pixels.dtype.kind == "u" and pixels.itemsize > 1:
         # torch cannot add up other integers of 16 bits.
         pixels = pixels.astype(np.int32)
-    tensor = torch.from_numpy(pixels)
-    if tensor.ndim == 3:
-        tensor = tensor.permute(2, 0, 1)
-    if not floating:
-        return tensor.contiguous()
-    return tensor.to(torch.float32, memory_format=torch.contiguous_format).div_(255)
+    # numpy transposes bytes faster than torch.
+    return (
+        np.ascontiguousarray(pixels.transpose(2, 0, 1)) if pixels.ndim == 3 else pixels
+    )
 
 
-def _by_turbo(data: bytes, spec: ImageSpec) -> npt.NDArray[np.uint8]:
+def _by_turbo(
+    data: bytes, spec: ImageSpec, min_side: int | None
+) -> npt.NDArray[np.uint8]:
     height, width, color, _ = simplejpeg.decode_jpeg_header(data)
     # The luma stored in a coloured file differs from its pixels' where colours were
     # clipped.
@@ -164,17 +183,27 @@ def _by_turbo(data: bytes, spec: ImageSpec) -> npt.NDArray[np.uint8]:
             "left to Pillow, which takes the luma of the pixels, and converts CMYK"
         )
     limits.spend_pixels(height * width, spec.pixel, data)
-    if spec.mode == "L":
-        gray: npt.NDArray[np.uint8] = simplejpeg.decode_jpeg(data, "GRAY")[..., 0]
-        return gray
-    return simplejpeg.decode_jpeg(data, spec.mode)  # type: ignore[no-any-return]
+    factor = _factor(width, height, min_side)
+    is_gray = spec.mode == "L"
+    pixels: npt.NDArray[np.uint8] = simplejpeg.decode_jpeg(
+        data,
+        "GRAY" if is_gray else spec.mode,
+        min_height=-(-height // factor),
+        min_width=-(-width // factor),
+    )
+    return pixels[..., 0] if is_gray else pixels
 
 
-def _by_pillow(data: bytes, spec: ImageSpec, name: str) -> tuple[PIL.Image.Image, int]:
+def _by_pillow(
+    data: bytes, spec: ImageSpec, min_side: int | None, name: str
+) -> tuple[PIL.Image.Image, int]:
     """Return the image in the mode of `spec` and its EXIF orientation."""
     with io.BytesIO(data) as stream, open_image(stream, spec.pixel) as image:
         several = getattr(image, "is_animated", False)
         deep = _is_deep(image, data)
+        if (factor := _factor(*image.size, min_side)) > 1:
+            width, height = image.size
+            image.draft(image.mode, (width // factor, height // factor))  # JPEG only
         image.load()  # a TIFF is upright then
         converted = spec.mode != "stored"
         wide = image.mode.startswith(("I", "F"))
@@ -223,19 +252,30 @@ def _orientation_of(image: PIL.Image.Image) -> int:
 
 def _orientation_of_jpeg(data: bytes, name: str) -> int:
     """Return the EXIF orientation of a JPEG; parses only segments with one."""
-    at = len(_JPEG_START) - 1
-    while (marker := data[at : at + 2]) != _JPEG_SCAN:
-        if marker[:1] != _JPEG_SCAN[:1] or data.startswith(_JPEG_METADATA, at + 4):
-            with (
-                suppress(*_NO_EXIF),
-                PIL.Image.open(io.BytesIO(data), formats=["JPEG"]) as image,
-            ):
-                if getattr(image, "is_animated", False):
-                    _note(_FRAMES, name, "MPO")
-                return _orientation_of(image)
-            break
-        at += 2 + int.from_bytes(data[at + 2 : at + 4], "big")
+    if _may_be_turned(data):
+        with (
+            suppress(*_NO_EXIF),
+            PIL.Image.open(io.BytesIO(data), formats=["JPEG"]) as image,
+        ):
+            if getattr(image, "is_animated", False):
+                _note(_FRAMES, name, "MPO")
+            return _orientation_of(image)
     return _UPRIGHT
+
+
+def _may_be_turned(data: bytes) -> bool:
+    """Return whether a segment before the first scan may have an orientation."""
+    at = len(_JPEG_START) - 1
+    try:
+        marker, size = _JPEG_SEGMENT.unpack_from(data, at)
+        while marker != _JPEG_SCAN:
+            if marker < _JPEG_MARKERS or data.startswith(_JPEG_METADATA, at + 4):
+                return True
+            at += 2 + size
+            marker, size = _JPEG_SEGMENT.unpack_from(data, at)
+    except struct.error:  # fill bytes between segments
+        return True
+    return False
 
 
 def _is_turned(orientation: int, orient: bool | None, name: str) -> bool:

@@ -106,7 +106,13 @@ def positive(found):
     assert all(min(ways.values()) > 0 for ways in found.values())
 
 
+def decoding(found):
+    for row in found.values():
+        assert 0 < row["worst"] <= row["ratio"] <= row["best"]
+
+
 RUNS = {
+    "decoding --samples 64 --rounds 1 --only by#1/2 --data @": decoding,
     "loading --samples 96 --runs 1 --only raw,#in#process --data @": loading,
     "integrity --samples 512 --runs 1": positive,
     "levelling --ranks 2 4 --stored 3 --steps 0 --global-batches 2 --data @": levelling,

@@ -12,7 +12,7 @@ import PIL.Image
 import PIL.ImageOps
 import pytest
 
-from energize import SampleDecoder
+from energize import ConfigError, SampleDecoder
 from energize.task.images import IMAGE_SPECS, decode_image
 from tests.support.images import encoded, picture
 
@@ -189,3 +189,31 @@ def test_nothing_is_logged_of_images_that_lose_nothing(image_format, caplog):
         SampleDecoder(image_decode="torchrgba").decode("png", clear("PNG"))
         SampleDecoder(image_decode="torchstored").decode("png", encoded(GREY, "PNG"))
     assert not caplog.records
+
+
+@pytest.mark.parametrize(
+    ("min_side", "size"), [(4, (7, 5)), (8, (13, 9)), (17, (25, 17)), (18, (50, 34))]
+)
+def test_a_reduced_jpeg_has_the_same_pixels_by_both_decoders(min_side, size):
+    data = lying(6)
+    with PIL.Image.open(io.BytesIO(data)) as image:
+        image.draft(None, (50 * min_side // 34, min_side))
+        expected = np.asarray(image.convert("RGB"))
+    assert expected.shape[1::-1] == size
+    for name in ("rgb8", "pil", "stored", "pilstored"):
+        decoder = SampleDecoder(image_decode=name, orient=False, min_side=min_side)
+        assert np.array_equal(np.asarray(decoder.decode("jpg", data)), expected), name
+    upright = SampleDecoder(orient=True, min_side=min_side).decode("jpg", data)
+    assert upright.shape == (3, *size)
+
+
+def test_only_a_jpeg_is_reduced():
+    decoder = SampleDecoder(image_decode="rgb8", min_side=1)
+    for image_format in ("PNG", "WEBP", "TIFF", "JPEG2000"):
+        decoded = decoder.decode("x.png", encoded(picture(50, 34), image_format))
+        assert decoded.shape == (34, 50, 3)
+
+
+def test_min_side_is_at_least_one():
+    with pytest.raises(ConfigError, match="min_side must be a whole number >= 1"):
+        SampleDecoder(min_side=0)
