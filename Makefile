@@ -124,11 +124,6 @@ $(VENV)/.docs: pyproject.toml constraints/tested.txt
 	$(BIN)/python -m pip install --no-compile -c constraints/tested.txt -e ".[docs]"
 	touch $@
 
-.venv-energon/.ready: constraints/energon.txt
-	test -x .venv-energon/bin/python || $(PYTHON) -m venv .venv-energon
-	.venv-energon/bin/python -m pip install -q --no-compile -c constraints/energon.txt megatron-energon
-	touch $@
-
 .venv-mixing/.ready: constraints/mixing.txt
 	test -x .venv-mixing/bin/python || $(PYTHON) -m venv .venv-mixing
 	.venv-mixing/bin/python -m pip install -q --no-compile -c constraints/mixing.txt \
@@ -140,12 +135,12 @@ $(VENV)/.docs: pyproject.toml constraints/tested.txt
 	.venv-litdata/bin/python -m pip install -q --no-compile -c constraints/litdata.txt litdata pillow torch
 	touch $@
 
-# torch, Pillow and what else its base imports are those of .venv, found by a path file: a second
-# torch would take ten times the disk.
-.venv-streaming/.ready: constraints/streaming.txt | $(READY)
-	test -x .venv-streaming/bin/python || $(BIN)/python -m venv --without-pip .venv-streaming
-	$(BIN)/python -m pip --python .venv-streaming/bin/python install -q --no-compile --no-deps -r $<
-	$(BIN)/python $(PACKAGES) > "$$(.venv-streaming/bin/python $(PACKAGES))/venv.pth"
+# torch and what else they import are those of .venv, found by a path file: a second torch would take
+# ten times the disk, and a minute.
+.venv-energon/.ready .venv-streaming/.ready: .venv-%/.ready: constraints/%.txt | $(READY)
+	test -x .venv-$*/bin/python || $(BIN)/python -m venv --without-pip .venv-$*
+	$(BIN)/python -m pip --python .venv-$*/bin/python install -q --no-compile --no-deps -r $<
+	$(BIN)/python $(PACKAGES) > "$$(.venv-$*/bin/python $(PACKAGES))/venv.pth"
 	touch $@
 
 clean:
