@@ -1,6 +1,7 @@
 """Settings shared by all tests."""
 
 import os
+import re
 import signal
 from collections import Counter
 
@@ -9,7 +10,7 @@ from hypothesis import HealthCheck, settings
 
 settings.register_profile(
     "suite",
-    max_examples=15,
+    max_examples=10,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
     derandomize=True,
@@ -18,6 +19,9 @@ settings.register_profile(
     "sweep", parent=settings.get_profile("suite"), max_examples=1000
 )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "suite"))
+
+# One thread in each process, as in workers: several processes share a few cores.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # A process started in the background ignores Ctrl-C, and so do all that it starts; the
 # tests that send it mean a process at a terminal.
@@ -42,6 +46,21 @@ LONG = (
 
 def pytest_configure(config):
     config.option.loadscopereorder = False  # which is by the number of tests alone
+
+
+def pytest_ignore_collect(collection_path, config):
+    """Modules without a test of the run are not imported: importing all of them takes
+    longer than many a test."""
+    if not collection_path.match("test_*.py"):
+        return None
+    text = collection_path.read_text()
+    if config.option.markexpr.startswith("not slow and not jobs "):
+        wanted = not re.search(r"^pytestmark = .*mark\.jobs", text, re.MULTILINE)
+    elif config.option.markexpr.startswith("(jobs "):
+        wanted = re.search(r"mark\.(jobs|energon|streaming)", text)
+    else:
+        return None
+    return True if not wanted or f"{collection_path.name}::" in SLOW else None
 
 
 @pytest.hookimpl(optionalhook=True)
