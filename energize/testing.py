@@ -58,7 +58,10 @@ def check_laws(dataset: Dataset[Any], *, epochs: int = 2, items: int = 50) -> No
         >>> check_laws(ListSource("abc"))
     """
     check_resume(dataset, epochs=epochs, items=items)
-    check_topology(dataset, epochs=epochs, items=items)
+    ranks, workers = (2, 3, 8), (0, 3)
+    check_topology(
+        dataset, world_sizes=ranks, num_workers=workers, epochs=epochs, items=items
+    )
     if isinstance(dataset, IndexedDataset) and dataset.indexed:
         check_purity(dataset, items=items)
 

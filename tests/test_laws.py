@@ -41,6 +41,7 @@ from energize.testing import (
 )
 from tests.support.datasets import (
     INDEXED,
+    PLANNED,
     STREAMS,
     evens,
     noisy,
@@ -53,17 +54,18 @@ from tests.support.datasets import (
 @pytest.mark.parametrize("name", INDEXED)
 def test_an_indexed_dataset_is_the_same_stream_however_it_is_read(name):
     dataset = INDEXED[name]
-    epochs = 2 if dataset.size < 20 else 1
-    check_resume(dataset, epochs=epochs, items=20)
+    epochs = 2 if dataset.size < 12 else 1
+    items = 10 if name in PLANNED else 20  # which plan all items before one
+    check_resume(dataset, epochs=epochs, items=items)
     check_resume(dataset, epochs=epochs, items=6, lanes=(3,))
-    check_topology(dataset, world_sizes=(1, 2, 3, 5, 8), num_workers=(0, 3), items=24)
-    check_purity(dataset, items=24)
+    check_topology(dataset, world_sizes=(2, 5), num_workers=(0, 3), items=items)
+    check_purity(dataset, items=items)
 
 
 @pytest.mark.parametrize("name", STREAMS)
 def test_a_stream_resumes_at_every_item_and_lanes_are_the_same_whoever_reads_them(name):
-    check_resume(STREAMS[name], items=16, lanes=(1, 3))
-    check_topology(STREAMS[name], epochs=3, items=50, lanes=(1, 2, 3, 6))
+    check_resume(STREAMS[name], items=12, lanes=(1, 3))
+    check_topology(STREAMS[name], epochs=2, items=40, lanes=(2, 3, 6))
 
 
 def refs_in(dataset, positions, before=0):
@@ -187,10 +189,8 @@ EXACT_STREAMS = {
 
 @pytest.mark.parametrize("name", EXACT_STREAMS)
 def test_all_lanes_together_visit_each_sample_the_promised_number_of_times(name):
-    for epoch in (0, 2):
-        check_exactly_once(
-            STREAMS[name], EXACT_STREAMS[name], epoch=epoch, lanes=(1, 2, 3, 6)
-        )
+    for epoch, lanes in ((0, (1, 2, 6)), (2, (3,))):
+        check_exactly_once(STREAMS[name], EXACT_STREAMS[name], epoch=epoch, lanes=lanes)
 
 
 def thirds_left_out(items):

@@ -286,8 +286,13 @@ def in_turn(of_ranks):
     ]
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("name", [*CALLERS, "encoder"])
+@pytest.mark.parametrize(
+    ("name", "way"),
+    [(name, "subscript") for name in (*CALLERS, "encoder")]
+    + [
+        (name, way) for name in ("map", "encoder") for way in WAYS if way != "subscript"
+    ],
+)
 def test_draws_are_equal_on_any_ranks_and_after_a_resume(name, way, tmp_path):
     dataset = dataset_of(name, WAYS[way], tmp_path)
     whole = read(loader_of(dataset), ITEMS)
@@ -348,7 +353,9 @@ def read_until(loader, count):
 
 
 @pytest.mark.jobs
-@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+@pytest.mark.parametrize(
+    "method", ["spawn", pytest.param("forkserver", marks=pytest.mark.slow)]
+)
 def test_draws_are_equal_in_workers_that_start_from_nothing(method):
     dataset = MapDataset(FilterDataset(numbers(), below_half), drawn_with)
     whole = read(loader_of(dataset), ITEMS)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from energize import (
@@ -47,7 +47,6 @@ from energize.testing import check_laws
 from tests.support.loading import loader_of
 
 MODALITIES = ("images", "audio")
-LIMIT = settings(max_examples=60, deadline=None)
 
 
 def source(name, count, images=0.0, audio=0.0, seed=0):
@@ -156,7 +155,6 @@ def check_aligned(batches, ranks, names=MODALITIES):
         assert len(step) == 1, (first, step)
 
 
-@LIMIT
 @given(cases(), st.integers(0, 10**9))
 def test_micro_steps_are_aligned_and_samples_of_global_batches_stay(case, far):
     dataset = case.dataset()
@@ -182,7 +180,6 @@ def test_micro_steps_are_aligned_and_samples_of_global_batches_stay(case, far):
         assert weighted(batches) == expected
 
 
-@LIMIT
 @given(cases())
 def test_fillers_are_marked_few_and_have_the_modality(case):
     whole = case.micro_batches
@@ -204,7 +201,6 @@ def test_fillers_are_marked_few_and_have_the_modality(case):
         assert all(count < 2 * case.ranks for count in fillers.values())
 
 
-@LIMIT
 @given(cases(), st.integers(0, 40))
 def test_counts_equal_brute_force(case, n):
     dataset = case.dataset()
@@ -221,7 +217,8 @@ def test_counts_equal_brute_force(case, n):
 def test_the_laws_of_all_nodes(inner, columns):
     check_laws(
         AlignDataset(inner, 2, collated, global_batch_size=8, columns=columns),
-        items=24,
+        epochs=1,
+        items=16,
     )
 
 
@@ -242,7 +239,6 @@ def run(loaders, steps):
     return [next(iterator) for _ in range(steps) for iterator in iterators]
 
 
-@settings(max_examples=25, deadline=None)
 @given(cases(endless=True), st.data())
 def test_a_run_resumes_at_any_step_on_other_ranks(case, data):
     dataset = case.dataset()
@@ -264,7 +260,6 @@ def test_a_run_resumes_at_any_step_on_other_ranks(case, data):
     check_aligned(batches, case.ranks)
 
 
-@settings(max_examples=25, deadline=None)
 @given(
     st.integers(0, 20),
     st.tuples(*[st.integers(0, 5)] * 2),
@@ -347,7 +342,6 @@ def test_packs_are_aligned_and_all_samples_of_a_filler_are_padding():
     assert loader.report().total.counts.weight == sum(expected.values())
 
 
-@LIMIT
 @given(cases(), st.integers(0, 40))
 def test_each_sample_finds_its_batch(case, position):
     dataset = case.dataset()
@@ -468,7 +462,6 @@ def window_end(dataset, windows):
     return items
 
 
-@LIMIT
 @given(budget_cases())
 def test_steps_of_budgets_are_aligned_and_windows_keep_their_samples(dataset):
     lengths = tokens_of(dataset)
@@ -495,7 +488,6 @@ def test_steps_of_budgets_are_aligned_and_windows_keep_their_samples(dataset):
         assert dataset.consumed(n).tolist() == list(counts.values())
 
 
-@LIMIT
 @given(budget_cases(), st.integers(0, 60))
 def test_each_sample_finds_its_batch_of_a_budget(dataset, position):
     routes = dataset.route(np.array([position]))
@@ -525,7 +517,7 @@ def test_fillers_of_budgets_are_few():
     "inner", [mix("random"), finite(57), RepeatDataset(finite(31))]
 )
 def test_the_laws_of_all_nodes_hold_for_budgets(inner, columns):
-    check_laws(budgets(inner, columns=columns), items=24)
+    check_laws(budgets(inner, columns=columns), epochs=1, items=16)
 
 
 def test_packs_in_batches_of_a_budget_are_aligned():
@@ -539,7 +531,6 @@ def test_packs_in_batches_of_a_budget_are_aligned():
     assert weighted(batches) == expected
 
 
-@settings(max_examples=25, deadline=None)
 @given(
     st.integers(0, 20),
     st.sampled_from([0, 2]),

@@ -144,7 +144,6 @@ def planned_in(dataset):
 # What a window has
 
 
-@settings(deadline=None, max_examples=60)
 @given(
     count=st.integers(1, 60),
     window=st.integers(1, 25),
@@ -247,14 +246,13 @@ def test_shares_hold_in_every_window():
 def test_the_stream_is_the_same_on_any_ranks_and_workers(name):
     dataset = PLANNED[name]()
     expected = dataset.at(range(60))
-    for ranks, workers in ((1, 0), (1, 2), (2, 0), (3, 0), (3, 2)):
+    for ranks, workers in ((1, 0), (2, 0), (3, 0), (1, 2)):
         loaders = loaders_of(dataset, ranks, workers)
         assert in_turn(loaders, 60 // ranks) == expected, (ranks, workers)
         for loader in loaders:
             loader.close()
 
 
-@settings(deadline=None, max_examples=25)
 @given(
     name=st.sampled_from(sorted(PLANNED)),
     steps=st.integers(0, 40),
@@ -274,12 +272,16 @@ def test_a_run_resumes_at_any_step_on_other_ranks(name, steps, ranks, others):
     assert again[0].state_dict()["cursor"] == resumed[0].state_dict()["cursor"]
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_workers_of_any_kind_resume(method):
+@pytest.mark.parametrize(
+    ("method", "workers"),
+    [("fork", 2), pytest.param("spawn", 1, marks=pytest.mark.jobs)],
+)
+def test_workers_of_any_kind_resume(method, workers):
     dataset = packs()
     [loader] = loaders_of(dataset, 1)
     take(loader, 30)
-    [other] = loaders_of(dataset, 1, 2, saved(loader), multiprocessing_context=method)
+    options = {"state": saved(loader), "multiprocessing_context": method}
+    [other] = loaders_of(dataset, 1, workers, **options)
     assert take(other, 30) == dataset.at(range(30, 60))
     other.close()
 
@@ -416,7 +418,7 @@ def test_weights_change_with_the_next_window(name, later, caplog):
     caplog.set_level(logging.INFO, "energize")
     dataset = PLANNED[name]()
     whole = []
-    for ranks in (1, 2, 3):
+    for ranks in (1, 3):
         loaders = loaders_of(PLANNED[name](), ranks)
         items = in_turn(loaders, 6 // ranks)
         change = {"at_step": 24 // ranks} if later else {}
@@ -434,7 +436,7 @@ def test_weights_change_with_the_next_window(name, later, caplog):
         expected = changing_item(dataset, changed)
         assert step == expected // ranks
         assert f"change from step {step} on" in caplog.text
-    assert whole[0] == whole[1] == whole[2]
+    assert whole[0] == whole[1]
     assert whole[0][:24] == dataset.at(range(24))
     members = Counter(name for name, _ in samples_of(whole[0][expected:]))
     assert members["a"] / members.total() == pytest.approx(0.1, abs=0.04)
@@ -704,7 +706,6 @@ def test_samples_that_fail_are_left_out_of_their_group(make):
     assert in_turn(loaders, 20) == dataset.at(range(60))
 
 
-@settings(deadline=None, max_examples=40)
 @given(window=st.integers(1, 40), capacity=st.integers(40, 120))
 def test_packs_keep_capacities_when_samples_fail(window, capacity):
     dataset = packs(MapDataset(mix(), readable), capacity, window=window)

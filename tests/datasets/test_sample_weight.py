@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from energize import (
@@ -250,7 +250,6 @@ class TestTargets:
         st.lists(st.integers(0, 9), min_size=5, max_size=5),
         st.lists(st.integers(1, 9), min_size=5, max_size=5),
     )
-    @settings(max_examples=25, deadline=None)
     def test_what_counts_is_the_target_mix_in_every_nesting(
         self, weights, targets, inner
     ):

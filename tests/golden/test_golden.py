@@ -54,19 +54,19 @@ def shown(fields: dict[str, Any], field: str) -> str:
     return value if isinstance(value, str) else value[1]
 
 
-def state_difference(name: str, subject: Subject, group: str) -> str | None:
-    """Return what differs of the states of a mix: saved ones, or what follows the kept
-    one."""
+def kept_difference(name: str, subject: Subject, group: str) -> str | None:
+    """Return what differs of the items that follow the kept state of a mix."""
     state = RECORDS[name].get("state")
     continuations = RECORDS[name][group]["continuations, 1 rank"].split()
-    if state is not None:
-        try:
-            follows = subject.follows(state)
-        except Exception as error:
-            return f"{name}: the kept state: {type(error).__name__}: {str(error)[:300]}"
-        if follows != continuations[KEPT_AFTER - 1]:
-            return f"{name}: other items follow the kept state"
-    return difference(name, subject, group)
+    if state is None:
+        return None
+    try:
+        follows = subject.follows(state)
+    except Exception as error:
+        return f"{name}: the kept state: {type(error).__name__}: {str(error)[:300]}"
+    if follows != continuations[KEPT_AFTER - 1]:
+        return f"{name}: other items follow the kept state"
+    return None
 
 
 def check(lines: Iterable[str | None]) -> None:
@@ -99,8 +99,11 @@ def test_each_mix_has_all_groups(subjects):
 
 
 @pytest.mark.timeout(600)
-def test_orders_and_items(subjects):
-    check(difference(*entry) for entry in with_group(subjects, "mix", "face"))
+@pytest.mark.parametrize("part", [3, pytest.param(1, marks=pytest.mark.jobs)])
+def test_orders_and_items(subjects, part):
+    """Of one mix in so many."""
+    entries = [*with_group(subjects, "mix", "face")]
+    check(difference(*entry) for entry in entries[::part])
 
 
 @pytest.mark.jobs
@@ -111,14 +114,18 @@ def test_what_loaders_deliver(subjects):
 
 @pytest.mark.jobs
 @pytest.mark.timeout(600)
-def test_states(subjects):
-    check(state_difference(*entry) for entry in with_group(subjects, "states"))
+@pytest.mark.parametrize("part", [4, pytest.param(1, marks=pytest.mark.slow)])
+def test_states(subjects, part):
+    """States after each item and what follows them, of one mix in so many; and what
+    follows the kept state of every mix."""
+    entries = [*with_group(subjects, "states")]
+    check(kept_difference(*entry) for entry in entries)
+    check(difference(*entry) for entry in entries[::part])
 
 
 def test_what_loaders_deliver_of_one_mix_in_five(subjects):
     check(difference(*entry) for entry in [*with_group(subjects, "loader", "run")][::5])
 
 
-@pytest.mark.timeout(600)
-def test_states_of_one_mix_in_twenty(subjects):
-    check(state_difference(*entry) for entry in [*with_group(subjects, "states")][::20])
+def test_states_of_one_mix_in_sixty(subjects):
+    check(difference(*entry) for entry in [*with_group(subjects, "states")][::60])

@@ -13,7 +13,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from energize import get_val_dataset, infer
@@ -106,7 +106,6 @@ TABLES = (
 )
 
 
-@settings(max_examples=25, deadline=None)
 @given(
     st.sampled_from([*MEDIA, *TABLES, "text.jsonl", "text.parquet"]),
     st.integers(4, 30),

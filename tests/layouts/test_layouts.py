@@ -14,8 +14,15 @@ from tests.layouts.check import wrong_of
 from tests.layouts.page import PAGE, text_of_page
 
 
-@pytest.mark.jobs
-@pytest.mark.parametrize("name", LAYOUTS)
+def one_in(many, mark):
+    """All layouts; most are read in longer runs."""
+    return [
+        pytest.param(name, marks=[mark] if number % many else [])
+        for number, name in enumerate(LAYOUTS)
+    ]
+
+
+@pytest.mark.parametrize("name", one_in(6, pytest.mark.jobs))
 def test_a_layout_is_read_right(name, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / ".cache"))
     assert wrong_of(name, tmp_path) == []
@@ -28,14 +35,8 @@ def test_the_page_of_layouts_is_current(tmp_path, monkeypatch):
     assert text_of_page(tmp_path) == PAGE.read_text(), written
 
 
-@pytest.mark.parametrize("name", [*LAYOUTS][::6])
-def test_some_layouts_are_read_right_at_every_run(name, tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / ".cache"))
-    assert wrong_of(name, tmp_path) == []
-
-
 @pytest.mark.jobs
-@pytest.mark.parametrize("name", LAYOUTS)
+@pytest.mark.parametrize("name", one_in(3, pytest.mark.slow))
 def test_what_init_writes_of_a_layout_is_the_identical_dataset(
     name, tmp_path, monkeypatch
 ):

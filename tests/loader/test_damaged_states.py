@@ -12,7 +12,7 @@ from collections import Counter
 from functools import cache
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from energize import (
@@ -159,13 +159,11 @@ def check_mutant(of_states, seed: int) -> str:
     return outcome(dataset, closed(state, mutated(opened_up(state), draw)))
 
 
-@settings(max_examples=200)
 @given(name=st.sampled_from(sorted(ALL)), seed=st.integers(0, 2**32))
 def test_one_value_changed_anywhere(name, seed):
     check_mutant(read_for_a_while(name), seed)
 
 
-@settings(max_examples=25)
 @given(tree=trees(), lanes=st.sampled_from([1, 2, 3]), seed=st.integers(0, 2**32))
 def test_one_value_changed_in_a_state_of_any_tree(tree, lanes, seed):
     try:

@@ -212,8 +212,22 @@ class Trainer:
 READ_ALL = "for item in loader: pass\n"
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
-@pytest.mark.parametrize("body", BODIES)
+@pytest.mark.parametrize(
+    ("body", "method"),
+    [
+        ("busy", "fork"),
+        ("busy", "forkserver"),
+        ("starting", "spawn"),
+        *(
+            pytest.param(*each, marks=pytest.mark.slow)
+            for each in [
+                ("busy", "spawn"),
+                ("starting", "fork"),
+                ("starting", "forkserver"),
+            ]
+        ),
+    ],
+)
 def test_a_killed_trainer_leaves_nothing(tmp_path, body, method):
     trainer = Trainer(tmp_path, BODIES[body], method, READ_ALL)
     time.sleep(1.0 if body == "busy" else random.Random(method).uniform(0, 0.2))
@@ -225,8 +239,15 @@ def test_a_killed_trainer_leaves_nothing(tmp_path, body, method):
     )
 
 
-@pytest.mark.parametrize("stopped", [0, 2])
-@pytest.mark.parametrize("body", BODIES)
+@pytest.mark.parametrize(
+    ("body", "stopped"),
+    [
+        ("busy", 2),
+        ("starting", 0),
+        pytest.param("busy", 0, marks=pytest.mark.slow),
+        pytest.param("starting", 2, marks=pytest.mark.slow),
+    ],
+)
 def test_ctrl_c_ends_a_trainer_and_its_workers(tmp_path, body, stopped):
     trainer = Trainer(tmp_path, BODIES[body], "fork", READ_ALL)
     time.sleep(0.3)

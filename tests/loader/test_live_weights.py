@@ -447,10 +447,10 @@ def acts_at_one_slot(name, lanes, items):
     [
         ("a filter of encoded", 1, 0, 0),
         ("a filter of encoded", 4, 1, None),
-        ("packs of filters", 4, 2, None),
-        ("packs made one by one", 2, 3, None),
+        pytest.param("packs of filters", 4, 2, None, marks=pytest.mark.jobs),
+        pytest.param("packs made one by one", 2, 3, None, marks=pytest.mark.jobs),
         ("types of filters", 1, 3, None),
-        ("groups", 2, 0, 0),
+        pytest.param("groups", 2, 0, 0, marks=pytest.mark.jobs),
     ],
 )
 def test_a_change_acts_at_one_slot_on_any_ranks_and_workers(name, lanes, items, slot):
@@ -575,7 +575,6 @@ def resumed_from(dataset, state, ranks):
     return loader
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     NAMES, st.sampled_from(sorted(KEPT_IN_STATES)), st.sampled_from([1, 3]), st.data()
 )

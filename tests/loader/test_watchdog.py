@@ -111,7 +111,9 @@ def test_a_worker_that_is_stopped_is_told_of_too(caplog, tmp_path):
 
 
 @pytest.mark.jobs
-@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+@pytest.mark.parametrize(
+    "method", [pytest.param("spawn", marks=pytest.mark.slow), "forkserver"]
+)
 def test_workers_that_start_from_nothing_show_their_stacks(method, caplog):
     options = {"warn_after": 0.4}
     with loading(

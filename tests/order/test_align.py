@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from energize.order.align import aligned, micro_batch_sizes
 
-LIMIT = settings(max_examples=400)
+LIMIT = settings(max_examples=100)
 
 
 @st.composite

@@ -66,7 +66,6 @@ def same_before(one, other, slot):
     return places and (one.counts(slot) == other.counts(slot)).all()
 
 
-@settings(max_examples=60)
 @given(
     name=st.sampled_from(SCHEMES),
     weights=weights_of,

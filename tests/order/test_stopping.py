@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from energize.core.node import INFINITE
@@ -101,7 +101,6 @@ def test_a_mix_ends_where_no_source_that_is_left_has_a_weight(name):
         stopped([0, 20], [1.0, late], every, name=name, **size)
 
 
-@settings(max_examples=20)
 @given(weights=mixes, sizes=st.lists(st.integers(1, 120), min_size=9, max_size=9))
 def test_nothing_is_drawn_where_its_weight_is_0_to_the_end_of_a_mix(weights, sizes):
     weights = [*weights[:8], 0.5]

@@ -124,7 +124,7 @@ def tokens_of(processor, sizes, **options):
 
 
 @pytest.mark.parametrize("name", ALL)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(size=st.tuples(SIDES, SIDES))
 def test_the_rule_of_a_processor_counts_as_the_processor(processors, name, size):
     rule = image_token_rule(processors[name])
@@ -144,7 +144,7 @@ def test_tokens_of_several_images_are_added(processors, name, sizes):
     assert rule.of_sample(sizes) == expected
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(size=st.tuples(SIDES, SIDES), crop=st.integers(4, 40), crops=st.integers(2, 6))
 def test_options_of_calls_change_the_rule(processors, size, crop, crops):
     scan = {
@@ -164,7 +164,7 @@ def test_options_of_calls_change_the_rule(processors, size, crop, crops):
 
 
 @pytest.mark.parametrize("edge", [1456, 2048, 6000])
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(size=st.tuples(st.integers(1, 9000), st.integers(1, 9000)))
 def test_large_images_of_smolvlm(edge, size):
     """Sizes as the image processor resizes them, without the pixels."""
@@ -185,7 +185,7 @@ def test_large_images_of_smolvlm(edge, size):
     assert int(found) == expected
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(size=st.tuples(st.integers(20, 9000), st.integers(20, 9000)))
 def test_large_images_by_the_arithmetic_of_processors(size):
     width, height = size

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from energize import (
@@ -73,7 +73,6 @@ def test_orders_that_keep_shares_give_what_is_asked_for(tree, start, length):
     assert np.abs(asked * length - drawn).max() <= 2 * _SLOTS * max(depth(tree), 1)
 
 
-@settings(max_examples=25)
 @given(
     first=trees, then=trees, border=st.integers(1, 60), batch=st.integers(1, 7),
     cuts=st.integers(1, 12),
@@ -125,7 +124,6 @@ def long_and_short(seed, scale, count=300):
     )
 
 
-@settings(max_examples=25)
 @given(
     shares=st.lists(st.integers(1, 9), min_size=2, max_size=3),
     steps=st.integers(20, 300),

@@ -34,7 +34,6 @@ def deliver(loaders: list[Any], steps: int) -> list[Any]:
     return found
 
 
-@settings(max_examples=40)
 @given(tree=told_trees(), data=st.data())
 def test_what_ledgers_count_is_what_was_delivered(tree, data):
     lanes = data.draw(st.sampled_from([1, 2, 4]))
