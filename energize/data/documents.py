@@ -46,6 +46,13 @@ _RECIPES = (
 """Keys of an object that names a dataset, in dataset lists of several trainers."""
 
 
+PACKED = (
+    "has lists of samples, ready-made packs. Name the file from which they were "
+    "packed, and set 'packing'"
+)
+"""Fault of a file of packs, after its name."""
+
+
 class NotRows(ValueError):  # noqa: N818 - a reason, which callers make an error of
     """A JSON value that is not rows; the message continues the name of its file."""
 
@@ -107,6 +114,8 @@ def document_of(value: Any) -> ParsedRows:
 
 
 def _of_array(value: list[Any]) -> ParsedRows:
+    if value and all(map(_is_table, value)):
+        raise NotRows(PACKED)
     if value and not any(isinstance(row, dict) for row in value):
         raise NotRows(
             f"is an array without objects (first value {value[0]!r:.80}). Write an "
@@ -135,7 +144,8 @@ def _of_object(value: dict[str, Any]) -> ParsedRows:
         return ParsedRows("one row", [value])
     raise NotRows(
         f"is one object with the keys {some(value)}, not rows. Write an array of "
-        f"objects, lines of JSON, or an array under one of {', '.join(CONTAINERS[:4])}"
+        f"objects, lines of JSON, or an array under one of {', '.join(CONTAINERS[:4])};"
+        " or correct the keys of a mixture file of another project"
     )
 
 

@@ -30,7 +30,7 @@ from energize.core.lazy import optional_module
 from energize.core.os_errors import convert_os_errors, is_url
 from energize.core.progress import counting
 from energize.core.validation import load_json, parse_json
-from energize.data.documents import NotRows, document_of
+from energize.data.documents import PACKED, NotRows, document_of
 from energize.data.files import files_at, path_of
 from energize.data.local import Files, FileStream, Ranges, Recent
 from energize.data.source import ShardedSource, Source
@@ -184,6 +184,15 @@ def parsed_row(text: bytes, location: str) -> Row | Failed:
     )
 
 
+def _is_array(line: bytes) -> bool:
+    """Return whether a line is an array of objects."""
+    try:
+        value = load_json(line, unique=True)
+    except (DataError, ValueError, RecursionError):
+        return False
+    return isinstance(value, list) and {*map(type, value)} == {dict}
+
+
 class RowFiles(FieldSource[Row], ShardedSource[Row]):
     """The rows of several files, one file after another.
 
@@ -319,11 +328,14 @@ class JsonSource(RowFiles):
 
     def _whole(self, path: str) -> list[bytes]:
         """Return the rows of a file that is one value."""
+        content = self._files.read(path)
         try:
-            rows = document_of(parse_json(self._files.read(path), unique=True)).rows
+            rows = document_of(parse_json(content, unique=True)).rows
         except NotRows as reason:
             raise ShardError(f"{path} {reason}") from reason
         except (ValueError, RecursionError) as error:
+            if _is_array(content.partition(b"\n")[0]):
+                raise ShardError(f"{path} {PACKED}") from error
             raise ShardError(
                 f"{path} is neither one JSON value nor one object per line: {error}"
             ) from error

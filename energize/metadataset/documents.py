@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from energize.core.ignored import log_once
 from energize.core.validation import KeyPath, faults, short
 from energize.data.files import path_of
+from energize.errors import some
 from energize.metadataset.located import (
     Located,
     Problem,
@@ -41,6 +42,9 @@ from energize.recipes.recipe import Recipe, RecipeFault
 STAGE_FILE = (
     "a file of stages is not a metadataset. Use get_staged_train_dataset or read_stages"
 )
+
+_HEAD = {"__module__", "__class__", "splits", "split"}
+"""Keys of which a metadataset has one, or means to."""
 
 _OLDER = {
     *("path", "split_part", "subflavors", "shuffle_over_epochs_multiplier"),
@@ -237,6 +241,9 @@ def _fault_of_kind(data: Any) -> tuple[KeyPath, str] | None:
         return (), expected
     if "training" in data and "splits" not in data:
         return ("training",), STAGE_FILE
+    if data and data.keys().isdisjoint(_HEAD):
+        unknown = "neither a metadataset, with splits, nor a known mixture file"
+        return (), f"{unknown}. Correct its keys ({some(data)}), see docs/recipes.md"
     return None
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from energize.core.validation import KeyPath, short
+from energize.data.documents import PACKED
 from energize.data.files import files_at
 from energize.errors import nearest, some
 from energize.recipes.recipe import (
@@ -85,9 +86,8 @@ def _has_packs(text: RecipeText, path: KeyPath, file: Path) -> bool:
         return False
     text.fault(
         path,
-        f"{short(file.name)} has lists of samples, ready-made packs. Name the file "
-        "from which they were packed, and set 'packing'. Qwen-VL reads packs with "
-        "--data_packing True, and fails without it",
+        f"{short(file.name)} {PACKED}. Qwen-VL reads packs with --data_packing True, "
+        "and fails without it",
     )
     return True
 

@@ -354,7 +354,7 @@ DOCUMENTS = [
         "(split): unknown key 'split'; did you mean 'splits'?",
     ),
     (HEAD + "training: {}", "Use get_staged_train_dataset"),
-    ("a: \xff", "(a): unknown key"),
+    ("a: \xff", "neither a metadataset, with splits, nor a known mixture file"),
 ]
 
 

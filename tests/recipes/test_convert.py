@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 
 from energize import get_train_dataset, get_val_dataset
 from energize.cli.main import app
+from energize.errors import MetadatasetError, ShardError
 from energize.metadataset.documents import read_metadataset
 from tests.recipes.files import (
     Answers,
@@ -70,3 +71,23 @@ def test_rows_by_key_with_names_of_images_are_data(tmp_path):
         "text 1",
         "text 2",
     ]
+
+
+@pytest.mark.parametrize("name", ["packs.json", "packs.jsonl"])
+def test_ready_made_packs_are_named(tmp_path, name):
+    rows = annotations(tmp_path / "a.json", 6, images=tmp_path)
+    packs = [rows[:3], rows[3:]]
+    lines = "\n".join(map(json.dumps, packs))
+    text = lines if name.endswith("l") else json.dumps(packs)
+    (tmp_path / name).write_text(text)
+    with pytest.raises(ShardError, match=f"{name} has lists of samples, ready-made"):
+        get_train_dataset(tmp_path / name, batch_size=2)
+
+
+def test_a_file_with_misspelt_keys_is_neither_kind(tmp_path):
+    file = tmp_path / "recipe.yaml"
+    file.write_text("datasets: [{json_pth: a.json}]")
+    with pytest.raises(MetadatasetError, match="nor a known mixture file") as raised:
+        get_train_dataset(file, batch_size=2)
+    assert "recipe.yaml:1: neither a metadataset" in str(raised.value)
+    assert "Correct its keys ('datasets')" in str(raised.value)
