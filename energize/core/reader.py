@@ -44,7 +44,7 @@ QUICK_SECONDS = 0.02
 """Reads that take less time read more items at once. So the first item comes soon, and
 large items do not pile up."""
 
-_WINDOW_READS = 4
+_WINDOW_READS = 16
 """Number of reads, each of the size that the dataset prefers, in one window."""
 
 _MARK_SECONDS = 1.0

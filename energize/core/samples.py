@@ -53,9 +53,12 @@ T = TypeVar("T")
 # Where a sample was read from.
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, unsafe_hash=True)
 class SourceInfo:
-    """The files that a sample was made from.
+    """The files that a sample was made from. Treat it as immutable.
+
+    It is not frozen, because it is created for each sample, and trainers that convert
+    the tensors of a batch assign the fields of copies.
 
     Attributes:
         dataset_path: The path of the dataset.
@@ -71,7 +74,7 @@ class SourceInfo:
     file_names: tuple[str, ...]
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # A tenth of the time of the methods that frozen dataclasses with slots have.
+        # A tenth of the time of the methods that dataclasses with slots have.
         values = (self.dataset_path, self.index, self.shard_name, self.file_names)
         return _source_info, values
 

@@ -420,6 +420,17 @@ class SampleLoader(Generic[T_sample]):
         return {"kind": order_name_of(self), **described(values)}
 
     def __call__(self, raw: Mapping[str, Any]) -> T_sample:
+        if self._copies_bytes:
+            plan = self._plans.get(tuple(raw))
+            if plan is not None and plan.whole is not None:
+                values = self._metadata(raw, plan.endings)
+                for name, part in plan.whole:
+                    values[name] = raw[part]
+                return self.sample_type(**values)
+        return self._load_checked(raw)
+
+    def _load_checked(self, raw: Mapping[str, Any]) -> T_sample:
+        """Return the sample; name its key in errors, and limit decoded bytes."""
         is_part = self.part_filter
         if is_part is not None:
             is_part = is_part if callable(is_part) else is_part.__contains__
@@ -471,6 +482,13 @@ class SampleLoader(Generic[T_sample]):
             and self.sample_loader is None
             and not callable(self.part_filter)
         )
+
+    @cached_property
+    def _copies_bytes(self) -> bool:
+        """Whether fields of whole parts are their bytes, without decoding or checks."""
+        functions = self.decoder, self.part_filter, self.sample_loader
+        is_plain = functions == (None, None, None)
+        return is_plain and not (self._crude or self._lists or self.checked)
 
     @cached_property
     def _crude(self) -> bool:
@@ -669,7 +687,7 @@ class SampleLoader(Generic[T_sample]):
             dataset_path=raw["__dataset__"],
             index=self._first_indices[shard] + index,
             shard_name=shard,
-            file_names=tuple(map(key.__add__, endings)),
+            file_names=tuple([key + ending for ending in endings]),
         )
         return {
             "__key__": key,

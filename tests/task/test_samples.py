@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from types import SimpleNamespace
 from typing import NamedTuple
@@ -344,3 +344,15 @@ def test_the_keys_of_a_batch():
         (3, None),
     ):
         assert default_get_batch_keys(batch) == keys, batch
+
+
+def test_trainers_may_assign_the_sources_of_a_copy():
+    """Lightning converts the tensors of a batch in copies of its dataclasses."""
+    source = SourceInfo(
+        dataset_path="texts", index=3, shard_name="0.tar", file_names=("a.txt",)
+    )
+    copied = copy.copy(source)
+    copied.index = 4
+    assert source.index == 3
+    assert copied == replace(source, index=4)
+    assert len({source, copied, copy.copy(source)}) == 2
