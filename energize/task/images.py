@@ -29,6 +29,7 @@ _JPEG_START = b"\xff\xd8\xff"
 _JPEG_COLORS = ("YCbCr", "RGB", "Gray")
 _JPEG_SEGMENT = struct.Struct(">HH")
 _JPEG_MARKERS = 0xFF00
+_JPEG_APPLICATION = 0xFFE0
 _JPEG_SCAN = 0xFFDA
 _FACTORS = (8, 4, 2, 1)
 """Factors by which both decoders reduce a JPEG, largest first."""
@@ -269,7 +270,10 @@ def _may_be_turned(data: bytes) -> bool:
     try:
         marker, size = _JPEG_SEGMENT.unpack_from(data, at)
         while marker != _JPEG_SCAN:
-            if marker < _JPEG_MARKERS or data.startswith(_JPEG_METADATA, at + 4):
+            is_application = marker >= _JPEG_APPLICATION
+            if marker < _JPEG_MARKERS or (
+                is_application and data.startswith(_JPEG_METADATA, at + 4)
+            ):
                 return True
             at += 2 + size
             marker, size = _JPEG_SEGMENT.unpack_from(data, at)
