@@ -41,6 +41,8 @@ _IDENTITY = 8
 
 _NAMED = 3
 
+_MOST_RECORDS = 256
+
 _ABSENT: Any = object()
 """In place of a setting that one of two configs does not have."""
 
@@ -48,13 +50,15 @@ _ABSENT: Any = object()
 class Config(NamedTuple):
     """The `fingerprint` of all that decides which samples come, and the `text` of it,
     if that is not too long. Beside it what decides nothing: the `functions` that are
-    called on items, and a digest of the `places` where folders are mounted.
+    called on items, a digest of the `places` where folders are mounted, and the
+    `records` of the files of sources.
     """
 
     fingerprint: str
     text: str
     functions: tuple[str, ...]
     places: str
+    records: dict[str, str]
 
 
 def config_of(dataset: Description) -> Config:
@@ -64,7 +68,8 @@ def config_of(dataset: Description) -> Config:
     text = packed(whole)
     if len(text) > _LONGEST:
         text = packed(_cut(whole))
-    return Config(fingerprint_of(dataset), text, functions, places)
+    records = _records_of(dataset)
+    return Config(fingerprint_of(dataset), text, functions, places, records)
 
 
 def fingerprint_of(dataset: Description) -> str:
@@ -149,6 +154,29 @@ def _functions_and_places(dataset: Description) -> tuple[tuple[str, ...], str]:
             places.append(str(node.path))
         waiting.extend(node.inputs[::-1])
     return tuple(functions), digest(places)
+
+
+def _records_of(dataset: Any) -> dict[str, str]:
+    """Return a digest of the file record of each source, by a digest of its identity.
+
+    Empty for a mix of many sources, so that states stay small.
+    """
+    source_records = [getattr(source, "record", None) for source in dataset.sources]
+    if len(source_records) > _MOST_RECORDS:
+        return {}
+    records_of: dict[str, set[str | None]] = {}
+    for source, record in zip(dataset.sources, source_records, strict=True):
+        records_of.setdefault(source_key(source), set()).add(record)
+    return {
+        key: digest(sorted(map(str, records)))[:6]
+        for key, records in records_of.items()
+        if None not in records
+    }
+
+
+def source_key(source: Any) -> str:
+    """Return the key of a source in the records of a state."""
+    return digest(getattr(source, "identity", source.name))[:6]
 
 
 def changed_until(

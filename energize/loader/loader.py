@@ -223,6 +223,8 @@ class Loader(Generic[T]):
         if self._feed is None:
             self._ranks = ranks
             self._feed = self._open(ranks)
+            # States contain it: computed now, the first checkpoint takes no longer.
+            _ = self._run.original.order_config
         self._iterator = token = RLock()
         self._delivered_at = (
             None  # what the program did between two loops is no time of theirs

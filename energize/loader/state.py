@@ -27,6 +27,7 @@ from energize.core.config import (
     config_tree,
     leaf_names,
     packed,
+    source_key,
     unpacked,
 )
 from energize.core.dataset import Dataset
@@ -78,7 +79,6 @@ _OF_CURSOR = (
     *("slot", "changes", "moves", "stage_idx", "stage_name", "begun", "anchors"),
 )
 _DETAILS_LENGTH = 2048
-_MOST_RECORDS = 256
 
 _log = logging.getLogger("energize")
 
@@ -120,7 +120,7 @@ def _details(dataset: Dataset[Any]) -> State:
     functions = [function[:300] for function in config.functions]
     while len("".join(functions)) > _DETAILS_LENGTH:
         functions = functions[: len(functions) // 2]
-    records = _records(dataset)
+    records = config.records
     return {
         "loop": tree.steps_per_loop(dataset),
         "places": config.places,
@@ -128,28 +128,6 @@ def _details(dataset: Dataset[Any]) -> State:
         **({"records": records} if records else {}),
         **({"mix": list(dataset.mix_file)} if dataset.mix_file else {}),
     }
-
-
-def _records(dataset: Dataset[Any]) -> dict[str, str]:
-    """Return a digest of the file record of each source, by a digest of its identity.
-
-    Empty for a mix of many sources, so that states stay small.
-    """
-    source_records = [getattr(source, "record", None) for source in dataset.sources]
-    if len(source_records) > _MOST_RECORDS:
-        return {}
-    records_of: dict[str, set[str | None]] = {}
-    for source, record in zip(dataset.sources, source_records, strict=True):
-        records_of.setdefault(_key_of(source), set()).add(record)
-    return {
-        key: digest(sorted(map(str, records)))[:6]
-        for key, records in records_of.items()
-        if None not in records
-    }
-
-
-def _key_of(source: Any) -> str:
-    return digest(getattr(source, "identity", source.name))[:6]
 
 
 def checked_state(saved: object) -> State:
@@ -462,7 +440,7 @@ def _replaced(dataset: Dataset[Any], saved: State, current: State) -> list[Any]:
         for key, record in records.items()
         if saved_records.get(key, record) != record
     }
-    return [source for source in dataset.sources if _key_of(source) in gone]
+    return [source for source in dataset.sources if source_key(source) in gone]
 
 
 def _loops_that_differ(dataset: Dataset[Any], details: State) -> list[str]:
