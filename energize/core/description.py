@@ -154,8 +154,8 @@ class InputConvertible(Protocol):
 
 def as_input(source: Any) -> Any:
     """Return the dataset that an object of another library stands for."""
-    is_other = isinstance(source, InputConvertible)
-    if is_other and not isinstance(source, Description):
+    # The class first: a protocol is looked up attribute by attribute.
+    if not isinstance(source, Description) and isinstance(source, InputConvertible):
         return source.to_dataset()
     return source
 

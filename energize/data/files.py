@@ -14,9 +14,9 @@ import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
 from pathlib import Path
-from typing import Literal, Self, TypeAlias, TypeVar
+from typing import Any, Literal, Self, TypeAlias, TypeVar
 
 import yaml
 from pydantic import TypeAdapter
@@ -292,6 +292,16 @@ def absent(path: AnyPath) -> str:
 
 
 _NOT_THERE = (FileNotFoundError, NotADirectoryError)
+_SMALL = 4096
+
+
+@lru_cache(1024)
+def _small_yaml(text: bytes, bounds: tuple[int, ...]) -> Any:
+    """Return the content of a small YAML text; many folders have equal ones.
+
+    `bounds` are the limits that the text was checked with.
+    """
+    return load_yaml(text)
 
 
 def read_document(path: Path, schema: TypeAdapter[T]) -> T | None:
@@ -311,7 +321,13 @@ def read_document(path: Path, schema: TypeAdapter[T]) -> T | None:
     is_json = path.suffix == ".json"
     try:
         text = read_file(path, "JSON_BYTES" if is_json else "YAML_BYTES")
-        content = load_large_json(text) if is_json else load_yaml(text)
+        if is_json:
+            content = load_large_json(text)
+        elif len(text) <= _SMALL:
+            bounds = limits.LEVELS, limits.YAML_VALUES, limits.LETTERS
+            content = _small_yaml(text, bounds)
+        else:
+            content = load_yaml(text)
     except OSError as reason:
         if isinstance(reason, _NOT_THERE) and not exists(path, follow=False):
             return None

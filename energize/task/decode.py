@@ -10,7 +10,7 @@ import zlib
 from codecs import BOM_UTF8
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from types import MappingProxyType
 from typing import Any, get_args
 
@@ -303,6 +303,8 @@ class SampleDecoder:
             >>> SampleDecoder().with_options({"orient": True}).orient
             True
         """
+        if not options:
+            return self
         fields = {
             name: decoder.with_options(options)
             if isinstance(decoder, SampleDecoder)
@@ -323,6 +325,10 @@ class SampleDecoder:
 
     def describe(self) -> dict[str, Any]:
         """Return `image_decode` and the arguments that differ from the defaults."""
+        return dict(self._description)
+
+    @cached_property
+    def _description(self) -> dict[str, Any]:
         usual = SampleDecoder(
             image_decode=self.image_decode, unpickle=self.unpickle
         ).config()

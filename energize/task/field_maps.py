@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import lru_cache
 from typing import Any, cast
 
 from energize.core.records import declared_fields, type_fields
@@ -155,6 +156,7 @@ def parse_call(text: str) -> FieldCall | None:
     return FieldCall(match["name"], tuple(arguments))
 
 
+@lru_cache(256)
 def parse_field(text: str) -> tuple[PartAccess, ...]:
     """Return the parts of a description, preferred first; all arguments of a call.
 
