@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import reduce
 from itertools import chain
-from operator import le, or_, sub, truediv
-from typing import NamedTuple, TypeAlias
+from operator import or_, sub, truediv
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -177,19 +177,80 @@ class _Shape:
     """Samples of similar other lengths, by ascending first length.
 
     Attributes:
-        least: The least of each length.
-        most: The largest of each length.
+        least: The least of each length, joined.
+        most: A bound of each length; of the first one the largest.
         firsts: First lengths, ascending.
         numbers: Numbers of the samples.
     """
 
-    least: list[int]
+    least: int
     most: list[int]
     firsts: list[int]
     numbers: list[int]
 
+    def pop(self, at: int) -> int:
+        """Remove the sample at a place, and return its number."""
+        self.firsts.pop(at)
+        if at == len(self.firsts) > 0:
+            self.most[0] = self.firsts[-1]
+        return self.numbers.pop(at)
 
-def _shapes(lengths: Int64Array, draws: UInt64Array) -> list[_Shape]:
+
+@dataclass(frozen=True, slots=True)
+class _Sizes:
+    """The lengths of samples, compared by one subtraction for all capacities.
+
+    Lengths are joined to one number, with a free bit above each. A room has these bits
+    set; they stay set for the lengths that fit when a sample is subtracted.
+
+    Attributes:
+        lengths: Lengths of each sample.
+        joined: The same, joined.
+        free: The free bits.
+    """
+
+    lengths: list[tuple[int, ...]]
+    joined: list[int]
+    free: int
+
+    def largest(
+        self, shapes: list[_Shape], first: int, room: int, capacity: int
+    ) -> tuple[_Shape, int] | None:
+        """Return the shape and the place in it of the largest sample that fits.
+
+        Of each shape, the longest samples by the first length are tried.
+
+        Args:
+            shapes: Samples by shape.
+            first: Room for first lengths.
+            room: Room for all lengths, joined, with the free bits.
+            capacity: The capacity by which the largest sample is chosen.
+        """
+        free = self.free
+        match = None
+        largest = -1
+        for shape in shapes:
+            if shape.most[capacity] <= largest or (room - shape.least) & free != free:
+                continue
+            end = bisect_right(shape.firsts, first)
+            for at in range(end - 1, max(end - _TRIES, 0) - 1, -1):
+                number = shape.numbers[at]
+                if (room - self.joined[number]) & free == free:
+                    length = self.lengths[number][capacity]
+                    if length > largest:
+                        largest = length
+                        match = shape, at
+                    break
+        return match
+
+
+def _joined(lengths: Int64Array, width: int) -> Any:
+    """Return the last axis as one number of any size, `width` bits for each value."""
+    shifts = np.arange(lengths.shape[-1]) * width
+    return (lengths.astype(object) << shifts.astype(object)).sum(axis=-1)
+
+
+def _shapes(lengths: Int64Array, draws: UInt64Array, width: int) -> list[_Shape]:
     """Return samples by shape, with large ones first."""
     parts, exponents = np.frexp(lengths[:, 1:])
     levels = exponents * _STEPS + np.floor((parts - 0.5) * 2 * _STEPS).astype(np.int64)
@@ -199,7 +260,7 @@ def _shapes(lengths: Int64Array, draws: UInt64Array) -> list[_Shape]:
     for numbers in np.split(by_level, np.flatnonzero(is_new) + 1):
         members = lengths[numbers]
         shape = _Shape(
-            members.min(axis=0).tolist(),
+            _joined(members.min(axis=0), width),
             members.max(axis=0).tolist(),
             members[:, 0].tolist(),
             numbers.tolist(),
@@ -212,51 +273,31 @@ def _by_room(
     lengths: Int64Array, capacities: Int64Array, draws: UInt64Array
 ) -> tuple[list[int], list[int]]:
     """Return the order and the bounds of packs for several capacities."""
-    shapes = _shapes(lengths, draws)
-    sizes = list(zip(*lengths.T.tolist(), strict=True))
     full = capacities.tolist()
+    width = max(full).bit_length() + 1
+    rows = list(zip(*lengths.T.tolist(), strict=True))
+    free = sum(1 << width * end - 1 for end in range(1, len(full) + 1))
+    sizes = _Sizes(rows, _joined(lengths, width).tolist(), free)
+    whole = _joined(capacities, width) + free
+    shapes = _shapes(lengths, draws, width)
     order: list[int] = []
     bounds = [0]
-    while len(order) < len(sizes):
-        room = full
-        while (match := _largest_fitting(shapes, sizes, room, full)) is not None:
+    while len(order) < len(rows):
+        left = full
+        room = whole
+        capacity = 0
+        while match := sizes.largest(shapes, left[0], room, capacity):
             shape, at = match
-            number = shape.numbers.pop(at)
-            shape.firsts.pop(at)
+            number = shape.pop(at)
             if not shape.numbers:
                 shapes.remove(shape)
             order.append(number)
-            room = list(map(sub, room, sizes[number]))
+            room -= sizes.joined[number]
+            left = list(map(sub, left, rows[number]))
+            shares = list(map(truediv, left, full))
+            capacity = shares.index(max(shares))
         bounds.append(len(order))
     return order, bounds
-
-
-def _largest_fitting(
-    shapes: list[_Shape],
-    sizes: list[tuple[int, ...]],
-    room: list[int],
-    full: list[int],
-) -> tuple[_Shape, int] | None:
-    """Return the shape and the place in it of a pack's next sample; None if none fits.
-
-    Of each shape, the longest samples by the first length are tried.
-    """
-    shares = list(map(truediv, room, full))
-    capacity = shares.index(max(shares))
-    match = None
-    largest = -1
-    for shape in shapes:
-        if shape.most[capacity] <= largest or not all(map(le, shape.least, room)):
-            continue
-        end = bisect_right(shape.firsts, room[0])
-        for at in range(end - 1, max(end - _TRIES, 0) - 1, -1):
-            size = sizes[shape.numbers[at]]
-            if all(map(le, size, room)):
-                if size[capacity] > largest:
-                    largest = size[capacity]
-                    match = shape, at
-                break
-    return match
 
 
 def planned_batches(lengths: Int64Array, budget: int, draws: UInt64Array) -> Plan:
