@@ -99,7 +99,7 @@ def test_counts_agree(name):
 
 ONCE = """
 list; shuffle; shuffle in windows; shuffle of concat; map; batch; batch of batches; concat; log;
-level; level batches; composed, padded; aligned; property; property, others; by ranges that end;
+level; level batches; composed, padded; aligned; aligned budget; aligned budget, levelled; property; property, others; by ranges that end;
 planned packs; planned packs of a list; budget, finite; budget, in order;
 blend, even, all_exhausted;
 blend, exact, all_exhausted; blend, random, all_exhausted; blend, round_robin, all_exhausted

@@ -15,6 +15,7 @@ import numpy as np
 from energize.core import tree
 from energize.core.arrays import Int64Array, rows_by_value
 from energize.core.checks import check_names, checked_whole
+from energize.core.costs import ColumnCost, ColumnCosts, LevelCost, level_costs
 from energize.core.dataset import Dataset, IndexedDataset
 from energize.core.failures import Failed
 from energize.core.loss_weights import weighed
@@ -30,7 +31,12 @@ from energize.core.rng import derive, hash_positions
 from energize.core.trace import Request, location_of
 from energize.core.tree import first_stream
 from energize.datasets.batch import BatchDataset, below_maps, same
-from energize.datasets.level import LevelDataset, checked_global_batch
+from energize.datasets.level import (
+    LevelDataset,
+    check_costs,
+    checked_global_batch,
+    costs_at,
+)
 from energize.datasets.order import cut_epochs
 from energize.datasets.planned import (
     WINDOW,
@@ -56,7 +62,7 @@ from energize.order.align import (
     micro_batch_sizes,
     modalities_of,
 )
-from energize.packing.plan import Plan, aligned_batches
+from energize.packing.plan import LevelCosts, Plan, aligned_batches
 
 T_batch_co = TypeVar("T_batch_co", covariant=True)
 
@@ -610,6 +616,12 @@ class AlignedBudgetDataset(AligningDataset[T_batch_co], BudgetBatchDataset[T_bat
     batches, except for modalities that each batch has ("always"). A window should have
     samples for many steps, as each combination fills whole steps.
 
+    With `level`, batches of a step exchange samples until they cost about the same, for
+    example by the patches of an encoder. Only batches whose numbers of samples differ
+    by at most 1/16 do, and all of them then have the smallest of these numbers, so a
+    window may have one more step for each combination. Batches of a single sample stay
+    as they are.
+
     If a sample fails, its substitute has the same modalities and is not longer.
 
     Args:
@@ -619,6 +631,8 @@ class AlignedBudgetDataset(AligningDataset[T_batch_co], BudgetBatchDataset[T_bat
         columns: The columns of the modalities, see `AlignDataset`.
         ranks: Batches of a step: the number of data-parallel ranks, or a multiple.
         window: Samples that are batched together.
+        level: The cost of samples, or several costs, see `LevelDataset`; None
+            distributes the samples of a step by length.
 
     Raises:
         ConfigError: For invalid arguments.
@@ -643,6 +657,8 @@ class AlignedBudgetDataset(AligningDataset[T_batch_co], BudgetBatchDataset[T_bat
 
     order_name = "AlignedBudgetDataset"
 
+    level: ColumnCost | ColumnCosts | None
+
     def __init__(
         self,
         dataset: Dataset[Any],
@@ -652,6 +668,7 @@ class AlignedBudgetDataset(AligningDataset[T_batch_co], BudgetBatchDataset[T_bat
         columns: Columns | Alignment,
         ranks: int | None = None,
         window: int = WINDOW,
+        level: LevelCost | None = None,
     ) -> None:
         owner = type(self).__name__
         alignment = columns
@@ -667,6 +684,7 @@ class AlignedBudgetDataset(AligningDataset[T_batch_co], BudgetBatchDataset[T_bat
             budget=size,
             keep_order=False,
             alignment=alignment,
+            level=None if level is None else level_costs(level, owner),
         )
         if not self.alignment.ranks or self.alignment.global_batch_size:
             raise ConfigError(
@@ -675,6 +693,17 @@ class AlignedBudgetDataset(AligningDataset[T_batch_co], BudgetBatchDataset[T_bat
                 "global_batch_size"
             )
         self._check_columns(owner)
+        if self.level is not None:
+            check_costs(self.level, self.sources)
+
+    def settings(self) -> dict[str, Any]:
+        """Return the parameters, with the names of cost functions."""
+        settings = super().settings()
+        if self.level is None:
+            del settings["level"]
+        else:
+            settings["level"] = self.level.identify()
+        return settings
 
     def filler_count(self, position: int) -> int:
         _, plan, group, _ = self.group_at(position)
@@ -698,8 +727,13 @@ class AlignedBudgetDataset(AligningDataset[T_batch_co], BudgetBatchDataset[T_bat
             masks = np.append(masks, masks_of_more)
         lengths = self.samples_at(positions).lengths[:, 0]
         draws = self.draws(samples.positions, "member")
+        level = None
+        if self.level is not None:
+            level = LevelCosts(
+                *costs_at(self.level, self.children[0], samples.positions)
+            )
         plan = aligned_batches(
-            lengths, masks, self.budget, self.ranks, self._always, draws
+            lengths, masks, self.budget, self.ranks, self._always, draws, level
         )
         sizes = np.diff(plan.bounds)
         longest = np.maximum.reduceat(lengths[plan.order], plan.bounds[:-1])

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from energize.core import tree
-from energize.core.arrays import Int64Array, rows_by_value
+from energize.core.arrays import FloatArray, Int64Array, rows_by_value
 from energize.core.call import Call
 from energize.core.checks import checked_batch_size, checked_whole
 from energize.core.costs import (
@@ -26,7 +26,14 @@ from energize.core.costs import (
 from energize.core.dataset import Dataset, IndexedDataset
 from energize.core.failures import Failed
 from energize.core.lanes import WorkerConfig
-from energize.core.node import INFINITE, NodeTraits, Routes, Span, StreamTraits
+from energize.core.node import (
+    INFINITE,
+    NodeTraits,
+    Routes,
+    SourceNode,
+    Span,
+    StreamTraits,
+)
 from energize.core.stream import (
     sample_keys_of,
 )
@@ -223,11 +230,7 @@ class LevelDataset(IndexedDataset[T_co]):
                 "costs of its items are unknown before they are read. Use "
                 "LevelBufferDataset or get_train_dataset(level=ItemCost(...))"
             )
-        if isinstance(self.cost, ColumnCosts):
-            self.cost.check(self.sources)
-        else:
-            for source in self.sources:
-                self.cost.check(source)
+        check_costs(self.cost, self.sources)
 
     def route(self, positions: Int64Array) -> Routes:
         inside = positions if self.size == INFINITE else positions % self.size
@@ -244,11 +247,8 @@ class LevelDataset(IndexedDataset[T_co]):
 
     def _levelled(self, start: int) -> Int64Array:
         positions = np.arange(start, self._end(start), dtype=np.int64)
-        costs = self.cost.of(self.children[0], positions)
-        if isinstance(self.cost, ColumnCosts):
-            importance = np.array(self.cost.importance)
-            return levelled_by_several(costs, self.batch_size, importance)
-        return levelled(costs, self.batch_size)
+        costs, importance = costs_at(self.cost, self.children[0], positions)
+        return levelled_by_several(costs, self.batch_size, importance)
 
     def _end(self, start: int) -> int:
         """Return the end of the global batch that begins at a position."""
@@ -280,6 +280,26 @@ class LevelDataset(IndexedDataset[T_co]):
         """Ignore another cost after whole global batches."""
         whole = self._begun(n) == n
         return ({**saved, "cost": now["cost"]} if whole else saved), now
+
+
+def check_costs(
+    cost: ColumnCost | ColumnCosts, sources: Sequence[SourceNode[Any]]
+) -> None:
+    """Raise `ColumnError` if a source lacks a column of a cost, or has words in it."""
+    if isinstance(cost, ColumnCosts):
+        cost.check(sources)
+    else:
+        for source in sources:
+            cost.check(source)
+
+
+def costs_at(
+    cost: ColumnCost | ColumnCosts, dataset: IndexedDataset[Any], positions: Int64Array
+) -> tuple[FloatArray, FloatArray]:
+    """Return the costs of items, shape (num_costs, num_items), and their importance."""
+    if isinstance(cost, ColumnCosts):
+        return cost.of(dataset, positions), np.array(cost.importance)
+    return cost.of(dataset, positions)[None], np.ones(1)
 
 
 def checked_global_batch(owner: str, batch_size: Any, whole: Any) -> tuple[int, int]:

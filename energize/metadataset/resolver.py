@@ -497,13 +497,16 @@ class _Resolver:
                 "stage"
             )
             return self.fault(file.text.place(path), text)
-        if keys.align is not None:
-            # Validators have made arguments of the keys.
-            level = cast("Level | None", keys.level)
-            try:
+        # Validators have made arguments of the keys.
+        level = cast("Level | None", keys.level)
+        try:
+            if keys.align is not None:
                 given["level"] = Level.aligned(level, cast("Alignment", keys.align))
-            except ConfigError as reason:
-                return self.fault(file.text.place((*path, "align")), str(reason))
+            elif level is not None:
+                level.check_size()
+        except ConfigError as reason:
+            name = "level" if keys.align is None else "align"
+            return self.fault(file.text.place((*path, name)), str(reason))
         return node.model_copy(update=given)
 
     def _part(

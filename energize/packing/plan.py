@@ -7,17 +7,18 @@ and of a random number for each sample, so all processes compute the same plan.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
-from itertools import chain
+from itertools import chain, takewhile
 from operator import or_, sub, truediv
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from energize.core.arrays import BoolArray, Int64Array, UInt64Array
+from energize.core.arrays import BoolArray, FloatArray, Int64Array, UInt64Array
 from energize.order.align import MOST_MODALITIES, modalities_of
+from energize.order.level import levelled_by_several
 
 _STEPS = 2
 """Levels of lengths for each doubling, by which samples have a shape."""
@@ -33,6 +34,9 @@ _SOURCES = 32
 
 _SCALE = 2**16
 """Largest difference of a group from the mean, in whole numbers."""
+
+_LEVELLED = 16
+"""Batches are levelled together if their sizes differ by one of so many samples."""
 
 _TAKEN = 2**62
 """Distance of a group that is in the order."""
@@ -334,6 +338,7 @@ def aligned_batches(
     ranks: int,
     always: int,
     draws: UInt64Array,
+    level: LevelCosts | None = None,
 ) -> Plan:
     """Plan batches so that all `ranks` batches of a step have the same modalities.
 
@@ -352,6 +357,8 @@ def aligned_batches(
         ranks: Batches of a step.
         always: The mask of the modalities that every batch has.
         draws: A random number for each sample of the window, shape (num_planned,).
+        level: Costs by which the samples of each step are distributed over its batches;
+            None distributes them by length.
 
     Returns:
         The plan, steps by combination and descending length.
@@ -364,7 +371,7 @@ def aligned_batches(
         [[2, 1], [4], [0, 3], [5]]
     """
     every = 1 << MOST_MODALITIES  # which only a batch without samples lacks
-    samples = _WindowSamples(lengths.tolist(), (masks | every).tolist(), budget)
+    samples = _WindowSamples(lengths.tolist(), (masks | every).tolist(), budget, level)
     needed = samples.needed(always | every)
     by_needed: dict[int, list[int]] = {}
     for number in np.lexsort((draws, -lengths[: len(draws)])).tolist():
@@ -387,6 +394,36 @@ _Pools: TypeAlias = Mapping[int, list[int]]
 """Possible fillers by modality, by ascending length."""
 
 
+class LevelCosts(NamedTuple):
+    """The costs of samples, by which batches are levelled.
+
+    Attributes:
+        values: The costs, 0 or more, float64, shape (num_costs, num_samples).
+        importance: The importance of each cost, above 0, float64, shape (num_costs,).
+    """
+
+    values: FloatArray
+    importance: FloatArray
+
+    def levelled(self, rows: list[int], size: int, batches: int) -> list[list[int]]:
+        """Return batches of at most `size` samples that cost about the same.
+
+        Missing samples count as samples without a cost.
+
+        Args:
+            rows: Numbers of the samples.
+            size: The maximum number of samples of a batch.
+            batches: Number of the batches.
+        """
+        costs = np.zeros((len(self.values), size * batches))
+        costs[:, : len(rows)] = self.values[:, rows]
+        order = levelled_by_several(costs, size, self.importance)
+        return [
+            [rows[number] for number in group if number < len(rows)]
+            for group in order.reshape(batches, size).tolist()
+        ]
+
+
 class _WindowSamples(NamedTuple):
     """The samples of a window.
 
@@ -394,11 +431,13 @@ class _WindowSamples(NamedTuple):
         lengths: Their lengths.
         masks: The masks of their modalities.
         budget: The maximum padded size of a batch.
+        level: The costs by which batches of a step are levelled; None if they are not.
     """
 
     lengths: list[int]
     masks: list[int]
     budget: int
+    level: LevelCosts | None
 
     def needed(self, always: int) -> dict[int, int]:
         """Return the modalities of the batches that the samples of each mask are in.
@@ -433,14 +472,53 @@ class _WindowSamples(NamedTuple):
         """
         start = 0
         while start < len(rows):
-            step = self._step(rows[start:], pools, [1] * ranks)
-            if start + sum(map(len, step)) == len(rows):
-                step = self._step(rows[start:], pools, range(ranks, 0, -1))
-            start += sum(map(len, step))
-            yield from step
+            parts: Sequence[int] = [1] * ranks
+            step = self._step(rows[start:], pools, parts)
+            is_last = start + sum(map(len, step)) == len(rows)
+            if is_last:
+                parts = range(ranks, 0, -1)
+                step = self._step(rows[start:], pools, parts)
+            while step:
+                if self.level is not None:
+                    step = self._levelled(step, pools, self.level, is_last=is_last)
+                yield from step
+                start += sum(map(len, step))
+                parts = parts[len(step) :]
+                step = self._step(rows[start:], pools, parts)
+
+    def _levelled(
+        self,
+        step: list[list[int]],
+        pools: _Pools,
+        level: LevelCosts,
+        *,
+        is_last: bool,
+    ) -> list[list[int]]:
+        """Return the first batches of a step, of similar sizes, levelled by costs.
+
+        As any of them may get the longest sample, they have at most the size of the
+        first batch. The remaining samples are left to the following batches, except in
+        the last step.
+        """
+        size = len(step[0])
+        most = size + size // _LEVELLED
+        first = [*takewhile(lambda members: len(members) <= most, step)]
+        rows = [*chain.from_iterable(first)]
+        if is_last:
+            size = max(map(len, first))
+        batches = level.levelled(rows[: size * len(first)], size, len(first))
+        return batches if all(self._fits(batch, pools) for batch in batches) else first
+
+    def _fits(self, members: list[int], pools: _Pools) -> bool:
+        """Return whether a batch has samples, and a padded size within the budget."""
+        if not members:
+            return False
+        lacking = self._lacking(members, pools)
+        longest = self._longest(members, lacking)
+        return (len(members) + len(lacking)) * longest <= self.budget
 
     def _step(
-        self, rows: list[int], pools: _Pools, parts: Iterable[int]
+        self, rows: list[int], pools: _Pools, parts: Sequence[int]
     ) -> list[list[int]]:
         """Return a batch for each part: at most this part of the samples left."""
         step: list[list[int]] = []

@@ -25,7 +25,7 @@ from energize.core.dataset import Dataset, IndexedDataset
 from energize.core.description import function_name
 from energize.core.node import INFINITE
 from energize.core.progress import counted
-from energize.datasets.align import AlignDataset
+from energize.datasets.align import AlignDataset, AlignedBudgetDataset
 from energize.datasets.level import LevelDataset
 from energize.datasets.planned import PackDataset, PlannedDataset
 from energize.errors import ColumnError
@@ -674,8 +674,12 @@ def _costs_of(dataset: Dataset[Any]) -> list[ColumnCost]:
     levels: list[ColumnCost] = []
     lengths: list[ColumnCost] = []
     for node in _nodes(dataset):
+        cost = None
         if isinstance(node, LevelDataset):
             cost = node.cost
+        elif isinstance(node, AlignedBudgetDataset):
+            cost = node.level
+        if cost is not None:
             levels += cost.costs if isinstance(cost, ColumnCosts) else [cost]
         if isinstance(node, PlannedDataset):
             lengths += node.lengths

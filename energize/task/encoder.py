@@ -815,7 +815,8 @@ class Level:
         cost: The cost of samples, or several costs: of columns, see `LevelDataset`; or
             an `ItemCost` of encoded and packed items, see `LevelBufferDataset`. None
             with `align` alone.
-        global_batch_size: Samples that are distributed over micro batches, for columns.
+        global_batch_size: Samples that are distributed over micro batches, for columns;
+            None for batches of a budget, which are aligned.
         buffer_size: Items that are levelled together, for an `ItemCost`.
         align: The modalities that all ranks have together, see `AlignDataset`.
 
@@ -840,12 +841,6 @@ class Level:
                 "cost of encoded items, levels a buffer of them. A column levels whole "
                 "global batches"
             )
-        if not read and self.cost is not None and self.global_batch_size is None:
-            raise ConfigError(
-                "level sets the cost of samples, but global_batch_size is missing. "
-                "Pass the size of the global batch whose samples are distributed over "
-                "its micro batches"
-            )
 
     def _check_aligned(self, align: Alignment) -> None:
         if isinstance(self.cost, ItemCost):
@@ -860,6 +855,16 @@ class Level:
             raise ConfigError(
                 f"align has global batches of {whole} samples, but global_batch_size "
                 f"is {self.global_batch_size}. Use the same number"
+            )
+
+    def check_size(self) -> None:
+        """Raise `ConfigError` if nothing sets which samples are levelled together."""
+        is_column = self.cost is not None and not isinstance(self.cost, ItemCost)
+        if is_column and self.global_batch_size is None and self.align is None:
+            raise ConfigError(
+                "level sets the cost of samples, but global_batch_size is missing. "
+                "Pass the size of the global batch whose samples are distributed over "
+                "its micro batches; with batch_budget, set only align: ranks"
             )
 
     @property
@@ -894,7 +899,9 @@ class Level:
                 global_batch_size = alignment.global_batch_size
             return cls(level, global_batch_size, level_buffer_size, alignment)
         if level is not None:
-            return cls(level, global_batch_size, level_buffer_size)
+            levelled = cls(level, global_batch_size, level_buffer_size)
+            levelled.check_size()
+            return levelled
         if global_batch_size is None and level_buffer_size is None:
             return None
         name = "level_buffer_size" if global_batch_size is None else "global_batch_size"
@@ -915,10 +922,11 @@ class Level:
         """Return encoded samples after the other hooks, as batches."""
         if batch_size is None:
             raise ConfigError(f"{self.keys} needs batches, but batch_size is None")
-        if isinstance(batch_size, BatchBudget) and self.cost is not None:
+        if isinstance(batch_size, BatchBudget) and self.align is None:
             raise ConfigError(
-                "level needs batches of equal size, and batch_budget makes batches of "
-                "equal cost. Remove one of the two"
+                "level distributes the samples of a step of ranks over batches of a "
+                "budget, and align sets the ranks. Set align with ranks, or remove "
+                "level or batch_budget"
             )
         is_overridden = type(encoder).build_batch is not TaskEncoder.build_batch
         if is_overridden or "batch_group_criterion" in active_hooks(encoder):
@@ -983,6 +991,7 @@ class Level:
             batcher,
             columns=replace(align, global_batch_size=self.global_batch_size),
             window=budget.window,
+            level=cast("LevelCost | None", self.cost),
         )
 
 

@@ -32,6 +32,7 @@ from energize import (
     WorkerConfig,
     get_loader,
 )
+from energize.core.costs import ColumnCost
 from energize.core.padding import padding_rows
 from energize.datasets.align import AlignedBudgetDataset, Alignment
 from energize.datasets.planned import PackDataset
@@ -452,6 +453,7 @@ def budget_cases(draw):
         rules,
         draw(st.sampled_from([1, 2, 3, 6])),
         draw(st.sampled_from([40, 64, 101])),
+        level=draw(st.sampled_from([None, "tokens", {"tokens": 1, "images": 0.3}])),
     )
 
 
@@ -496,6 +498,49 @@ def test_each_sample_finds_its_batch_of_a_budget(dataset, position):
         is_filler = routes.padding
     members = routes.position[~is_filler].tolist()
     assert all(dataset.batch_of(member) == position for member in members)
+
+
+def unevenness(dataset, cost, ranks):
+    """The cost of the most expensive batches of all steps of ranks over the mean."""
+    end = window_end(dataset, 2)
+    costs = ColumnCost(cost).of(dataset, np.arange(end)).reshape(-1, ranks)
+    return costs.max(axis=1).sum() / costs.mean(axis=1).sum()
+
+
+@pytest.mark.parametrize("rule", ["together", "always"])
+@pytest.mark.parametrize("ranks", [2, 6, 8])
+def test_levelled_batches_of_a_step_cost_about_the_same(rule, ranks):
+    """By every cost, also on each number of ranks that divides those of a step."""
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 2, 2000)
+    columns = {
+        "images": images,
+        "tokens": rng.integers(50, 60, 2000),
+        "patches": np.where(images, rng.integers(20, 200, 2000), 1),
+    }
+    samples = ShuffleDataset(
+        ListSource(
+            [{"__key__": f"{n}"} for n in range(2000)],
+            columns={name: values.tolist() for name, values in columns.items()},
+        )
+    )
+    options = {"columns": {"images": rule}, "ranks": ranks, "window": 1000}
+    plain = budgets(samples, 1000, **options)
+    level = budgets(samples, 1000, level=["tokens", "patches"], **options)
+    for fewer in (size for size in range(2, ranks + 1) if not ranks % size):
+        for cost in ("tokens", "patches"):
+            after = unevenness(level, cost, fewer)
+            assert after < unevenness(plain, cost, fewer)
+            assert after < 1.03
+
+
+def test_batches_of_one_sample_are_not_levelled():
+    columns = {"images": [0, 1] * 8, "tokens": [9] * 16, "patches": range(1, 17)}
+    samples = ListSource([{"__key__": f"{n}"} for n in range(16)], columns=columns)
+    plain, level = (
+        budgets(samples, 10, level=cost, batcher=list) for cost in (None, "patches")
+    )
+    assert list(level) == list(plain)
 
 
 def test_fillers_of_budgets_are_few():

@@ -13,6 +13,7 @@ from energize import (
     prepare,
     write_shards,
 )
+from energize.core.costs import level_costs
 from energize.core.padding import padding_rows
 from energize.errors import ColumnError, ConfigError
 from energize.preparation import prepare_columns
@@ -129,19 +130,32 @@ def test_always(folder):
     assert all(map(has_images, batches(dataset)))
 
 
-def test_batches_of_a_budget(folder):
+@pytest.mark.parametrize(
+    ("level", "options"),
+    [
+        ("", {}),
+        ("level: {cost: tokens}\n    ", {"level": "tokens"}),
+        (
+            "level: {cost: {tokens: 1, images: 0.5}}\n    ",
+            {"level": {"tokens": 1, "images": 0.5}},
+        ),
+    ],
+)
+def test_batches_of_a_budget(folder, level, options):
     budget = {"tokens": 100}
     keys = "batch_budget: {tokens: 100}\n    align: {columns: images, ranks: 4}"
     expected = get_train_dataset(
-        written(folder, keys), batch_size=None, task_encoder=Keys()
+        written(folder, level + keys), batch_size=None, task_encoder=Keys()
     )
     dataset = get_train_dataset(
         written(folder, ""),
         batch_budget=budget,
         task_encoder=Keys(),
         align={"columns": "images", "ranks": 4},
+        **options,
     )
     assert dataset.fingerprint == expected.fingerprint
+    assert dataset.level == (level_costs(options["level"]) if options else None)
     read = batches(dataset)
     steps = [read[first : first + 4] for first in range(0, 48, 4)]
     assert all(len({has_images(batch) for batch in step}) == 1 for step in steps)
@@ -167,7 +181,30 @@ def test_batches_of_a_budget(folder):
                 "batch_size": None,
             },
             ConfigError,
-            "level needs batches of equal size",
+            "remove global_batch_size",
+        ),
+        (
+            "batch_budget: {tokens: 100}\n    level: {cost: tokens, global_batch_size: 8}",
+            {"batch_size": None},
+            ConfigError,
+            "Set align with ranks",
+        ),
+        (
+            "level: {cost: tokens}\n    align: {columns: images, ranks: 2}",
+            {},
+            ConfigError,
+            "global_batch_size is missing",
+        ),
+        (
+            "",
+            {
+                "align": {"columns": "images", "ranks": 2},
+                "level": {"tokens": 1, "patches": 1},
+                "batch_budget": {"tokens": 100},
+                "batch_size": None,
+            },
+            ColumnError,
+            "no column 'patches'",
         ),
         (
             "",

@@ -32,7 +32,7 @@ from energize import (
 from energize.compat.multiplexing import EpochEnd, MultiplexedDataset
 from energize.data.selection import PropertySource, Selection
 from energize.datasets.planned import BudgetBatchDataset, PackDataset
-from energize.experimental import AlignDataset, LevelDataset
+from energize.experimental import AlignDataset, AlignedBudgetDataset, LevelDataset
 from energize.order import make_scheme
 from tests.golden import mixes
 from tests.golden.mixes import KINDS, MIXES, boxed, heavy, is_even, noisy, skipping
@@ -74,6 +74,7 @@ def pictured(count: int, start: int = 0, share: int = 4) -> ShuffleDataset:
     columns = {
         "images": [int(7 * i % 11 < share) for i in range(count)],
         "audio": [int(i % 7 == 4) for i in range(count)],
+        "words": [1 + 5 * i % 9 for i in range(count)],
     }
     boxes = [boxed(number) for number in range(start, start + count)]
     return ShuffleDataset(ListSource(boxes, name=f"p{start}", columns=columns))
@@ -136,6 +137,22 @@ INDEXED: dict[str, Dataset] = {
         global_batch_size=8,
         columns={"images": "always", "audio": "together"},
     ),
+    "aligned budget": AlignedBudgetDataset(
+        pictured(37),
+        {"words": 20},
+        generic_batch,
+        columns=["images", "audio"],
+        ranks=3,
+        window=24,
+    ),
+    "aligned budget, levelled": AlignedBudgetDataset(
+        pictured(37),
+        {"words": 20},
+        generic_batch,
+        columns="images",
+        ranks=2,
+        level={"words": 1, "images": 0.5},
+    ),
     "composed, padded": ComposedDataset(
         numbers(21), batch_size=1, global_batch_size=4, shuffle=True
     ),
@@ -157,6 +174,7 @@ PLANNED: dict[str, Dataset] = {
     "blend of planned packs": BlendDataset((mixes.planned(RepeatDataset(mixes.mixed(23))), 1), (mixes.planned(mixes.blend(1, 2)), 2)),
     "batches of planned packs": BatchDataset(mixes.planned(mixes.blend(2, 1)), 3, list),
     "budget": BudgetBatchDataset(mixes.blend(2, 1), {"cost": 1400}, list, window=20),
+    "aligned budget, levelled, endless": AlignedBudgetDataset(MapDataset(BlendDataset((pictured(37), 1), (pictured(15, 100, 0), 2)), jitter_unless_fifth), {"words": 30}, generic_batch, columns={"images": "always", "audio": "together"}, ranks=2, window=20, level="words"),
     "budget of planned packs": BudgetBatchDataset(mixes.planned(mixes.blend(2, 1), too_long="cut", capacity=40), {"cost": 3000}, list, window=8),
 }
 # fmt: on
