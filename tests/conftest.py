@@ -83,6 +83,7 @@ SLOW = (
     "test_it_runs[packed_training]",
     "test_it_runs[levelling_several]",
     "test_four_ranks_give_the_parameters_of_one_process",
+    "test_without_align_it_hangs_or_fails_in_a_collective[fsdp-budget]",
 )
 """The longest jobs, which run with `-m slow` alone: all others end in minutes."""
 
