@@ -616,11 +616,10 @@ class AlignedBudgetDataset(AligningDataset[T_batch_co], BudgetBatchDataset[T_bat
     batches, except for modalities that each batch has ("always"). A window should have
     samples for many steps, as each combination fills whole steps.
 
-    With `level`, batches of a step exchange samples until they cost about the same, for
-    example by the patches of an encoder. Only batches whose numbers of samples differ
-    by at most 1/16 do, and all of them then have the smallest of these numbers, so a
-    window may have one more step for each combination. Batches of a single sample stay
-    as they are.
+    With `level`, the batches of a step cost about the same, for example by the patches
+    of an encoder: batches with sizes that differ by at most 1/16 exchange samples. They
+    then have the smallest of these sizes, so a window may have one more step for each
+    combination. Batches of a single sample stay as they are.
 
     If a sample fails, its substitute has the same modalities and is not longer.
 
