@@ -80,15 +80,13 @@ def on_leash(leash: Connection[Any, Any], pid: int) -> None:
 def _keep_freed_memory() -> None:
     """Reuse freed memory for the next batch: the kernel clears every new page."""
     with suppress(AttributeError):  # not glibc
-        for parameter in _MALLOC_THRESHOLDS:
-            ctypes.CDLL(None).mallopt(parameter, _MALLOC_MOST)
+        for threshold, size in _MALLOC_THRESHOLDS.items():
+            ctypes.CDLL(None).mallopt(threshold, size)
 
 
-_MALLOC_THRESHOLDS = (-3, -1)
-"""M_MMAP_THRESHOLD and M_TRIM_THRESHOLD of glibc."""
-
-_MALLOC_MOST = 2**30
-"""Bytes up to which memory is not returned to the kernel."""
+_MALLOC_THRESHOLDS = {-3: 2**25, -1: 2**30}
+"""M_MMAP_THRESHOLD, its largest value in all versions of glibc, and M_TRIM_THRESHOLD:
+bytes up to which freed memory is not returned to the kernel."""
 
 
 def serve(
@@ -116,8 +114,7 @@ def serve(
         signal.SIGTERM, signal.SIG_DFL
     )  # a forked process has the trainer's handler
     torch.set_num_threads(1)
-    if os.environ.get("KEEP"):
-        _keep_freed_memory()
+    _keep_freed_memory()
     generators.owned = True
     gc.freeze()
     # A process that a user's function forks may not read or write here, nor keep this
