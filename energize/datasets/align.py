@@ -62,6 +62,7 @@ from energize.order.align import (
     micro_batch_sizes,
     modalities_of,
 )
+from energize.order.level import levelled_by_class
 from energize.packing.plan import LevelCosts, Plan, aligned_batches
 
 T_batch_co = TypeVar("T_batch_co", covariant=True)
@@ -359,7 +360,8 @@ class AlignDataset(AligningDataset[T_batch_co], BatchDataset[T_batch_co]):
     Args:
         dataset: The samples; only the index is used to distribute them. They may be
             levelled by a `LevelDataset` with the same sizes; a global batch that is
-            aligned already keeps its order.
+            aligned already keeps its order. Others are levelled again, by samples with
+            the same modalities.
         batch_size: Samples of a micro batch, without fillers.
         batcher: Makes a batch of a list of samples. None returns the list.
         global_batch_size: Samples of a global batch; a multiple of `batch_size`.
@@ -556,6 +558,9 @@ class AlignDataset(AligningDataset[T_batch_co], BatchDataset[T_batch_co]):
             self.ranks,
             self._always,
         )
+        if (np.diff(batches.order) != 1).any():
+            order = self._levelled(start, masks, batches)
+            batches = replace(batches, order=order)
         if not batches.missing.any() and count >= self.micro_batches:
             return Plan(start + batches.order, batches.bounds)
         pool = self._pool(start, masks, batches)
@@ -571,6 +576,20 @@ class AlignDataset(AligningDataset[T_batch_co], BatchDataset[T_batch_co]):
         lengths = [len(part) for part in parts]
         bounds = np.cumsum([0, *lengths])[::2]
         return Plan(np.concatenate(parts), bounds, fillers=np.array(lengths[1::2]))
+
+    def _levelled(
+        self, start: int, masks: Int64Array, batches: AlignedBatches
+    ) -> Int64Array:
+        """Return the order of batches, levelled by the costs of a `LevelDataset` below.
+
+        Only samples with the same modalities change their micro batches.
+        """
+        order = batches.order
+        below = below_maps(self.children[0])
+        if not isinstance(below, LevelDataset):
+            return order
+        costs, importance = costs_at(below.cost, below, start + order)
+        return order[levelled_by_class(costs, masks[order], batches.bounds, importance)]
 
     def _pool(
         self, start: int, masks: Int64Array, batches: AlignedBatches

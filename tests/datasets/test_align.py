@@ -309,6 +309,33 @@ def test_levelled_batches_that_are_aligned_keep_their_order():
     assert [batch["__key__"] for batch in dataset.at(range(24))] == keys
 
 
+def costliest_over_mean(batches, name):
+    costs = [sum(row[name] for row in batch) for batch in batches]
+    return max(costs) / (sum(costs) / len(costs))
+
+
+def test_batches_that_are_aligned_again_are_levelled_again():
+    """Alignment moves samples, so their costs are levelled within their modalities."""
+    rng = np.random.default_rng(0)
+    tokens = rng.lognormal(6, 0.7, 256).astype(int).tolist()
+    columns = {"images": [number % 10 == 0 for number in range(256)], "tokens": tokens}
+    rows = [
+        {"__key__": str(number), "tokens": cost} for number, cost in enumerate(tokens)
+    ]
+    source = ListSource(rows, columns=columns)
+    options = {"global_batch_size": 256, "columns": "images", "ranks": 8}
+    level = LevelDataset(source, 8, global_batch_size=256, cost="tokens")
+    plain = [*AlignDataset(source, 8, **options)]
+    levelled = [*AlignDataset(level, 8, **options)]
+    keys = [
+        {row["__key__"] for batch in some for row in batch}
+        for some in (plain, levelled)
+    ]
+    assert keys[0] == keys[1] == {str(number) for number in range(256)}
+    assert costliest_over_mean(plain, "tokens") > 1.5
+    assert costliest_over_mean(levelled, "tokens") < 1.1
+
+
 def packed(samples):
     names = {name: max(row[name] for row in samples) for name in MODALITIES}
     return {"__key__": [sample["__key__"] for sample in samples], **names}
