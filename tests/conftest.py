@@ -83,7 +83,18 @@ SLOW = (
     "test_it_runs[packed_training]",
     "test_it_runs[levelling_several]",
     "test_four_ranks_give_the_parameters_of_one_process",
-    "test_without_align_it_hangs_or_fails_in_a_collective[fsdp-budget]",
+    "test_without_align_it_hangs_or_fails_in_a_collective[fsdp",
+    "test_without_align_it_hangs_or_fails_in_a_collective[ddp-budget]",
+    "as_one_process_and_resumes_on_2_and_3_ranks[fsdp-together-fixed]",
+    "as_one_process_and_resumes_on_2_and_3_ranks[ddp-always",
+    "as_one_process_and_resumes_on_other_ranks[one-always]",
+    "test_energon_reads_what_energize_prepared[2]",
+    "test_both_write_the_same_files[1",
+    "test_both_write_the_same_files[2-False]",
+    "test_a_client_runs_and_what_is_resumed_is_equal[ddp]",
+    "test_lightnings_own_launcher",
+    "leaves_no_shard_and_frees_the_folder[terminate]",
+    "leaves_no_shard_and_frees_the_folder[interrupt]",
 )
 """The longest jobs, which run with `-m slow` alone: all others end in minutes."""
 
