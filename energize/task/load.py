@@ -487,7 +487,8 @@ class SampleLoader(Generic[T_sample]):
     def _copies_bytes(self) -> bool:
         """Whether fields of whole parts are their bytes, without decoding or checks."""
         functions = self.decoder, self.part_filter, self.sample_loader
-        is_plain = functions == (None, None, None)
+        checks = getattr(self.sample_type, "__post_init__", None)
+        is_plain = functions == (None, None, None) and checks is None
         return is_plain and not (self._crude or self._lists or self.checked)
 
     @cached_property

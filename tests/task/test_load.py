@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import PIL.Image
+import pytest
 
 import energize as ez
 from energize.core.samples import (
@@ -399,3 +400,21 @@ def test_dataset_files_that_name_what_is_none(tmp_path):
         ),
     )
     assert not [each for each in set(sys.modules) - modules if each.endswith("broken")]
+
+
+@dataclass(kw_only=True)
+class Checked(ez.Sample):
+    text: Any
+
+    def __post_init__(self):
+        if not self.text:
+            raise DataError("the text is empty")
+
+
+def test_a_check_of_a_type_names_the_sample_without_a_decoder():
+    load = SampleLoader(sample_type=Checked, field_map={"text": "txt"}, decoder=None)
+    raw = {"__key__": "a", "__dataset__": "", "__shard__": "0.tar", "__index__": 0}
+    for _ in range(2):  # the second one with a stored plan
+        assert load({**raw, "txt": b"cat"}).text == b"cat"
+        with pytest.raises(DataError, match="sample 'a': the text is empty"):
+            load({**raw, "txt": b""})
