@@ -260,8 +260,7 @@ class Description:
             "parameter_names": tuple(parameters),
             **parameters,
         }
-        for name, value in values.items():
-            object.__setattr__(self, name, value)
+        vars(self).update(values)
 
     def _keep_tolerances(
         self, ignored: Mapping[str, object], parameters: Mapping[str, Any]
@@ -369,8 +368,7 @@ class Description:
             ['a', 'b']
         """
         other = object.__new__(type(self))
-        for name, value in {**self.__getstate__(), **changed}.items():
-            object.__setattr__(other, name, value)
+        vars(other).update(self.__getstate__(), **changed)
         return other
 
     def with_parameters(self, **added: Any) -> Self:
@@ -421,8 +419,7 @@ class Description:
         return {name: getattr(self, name) for name in names if name in self.__dict__}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        for name, value in state.items():
-            object.__setattr__(self, name, value)
+        vars(self).update(state)
 
     def __repr__(self) -> str:
         """Return a short text of the dataset, without reading data.

@@ -58,6 +58,9 @@ _WIDE = {4: re.compile(rb"[\xf0-\xff]"), 2: re.compile(rb"[\xc4-\xef]")}
 
 _PAIR = re.compile(rb"(?<!\\)((?:\\\\)*)(\\u[dD][89abAB]\w\w\\u[dD][c-fC-F]\w\w)")
 
+# Keys that are shown without quotes.
+_PLAIN = re.compile(r"[\w-]{1,80}")
+
 INSIDE_ITSELF = "an alias to a list or mapping from inside it"
 
 
@@ -230,7 +233,7 @@ def path_text(path: KeyPath) -> str:
     """
     text = ""
     for key in path:
-        if isinstance(key, int) or not re.fullmatch(r"[\w-]{1,80}", key):
+        if isinstance(key, int) or not _PLAIN.fullmatch(key):
             text += f"[{key if isinstance(key, int) else short(key)}]"
         else:
             text += f".{key}" if text else key

@@ -11,7 +11,7 @@ import errno
 import os
 import re
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from functools import cached_property, lru_cache, partial
@@ -79,7 +79,8 @@ def path_of(path: AnyPath) -> Path:
         from energize.data.remote import remote_path
 
         return remote_path(text)
-    return Path(_local_text(text) if ":/" in text else os.path.expanduser(text))
+    local = _local_text(text) if ":/" in text else os.path.expanduser(text)
+    return path if isinstance(path, Path) and local == text else Path(local)
 
 
 def joined(base: Path, name: str) -> Path:
@@ -123,6 +124,7 @@ class Documents:
 
     def __init__(self, texts: Mapping[str, str | None] | None = None) -> None:
         self.texts = dict(texts or {})
+        self.results: dict[tuple[Hashable, ...], Any] = {}
 
     @cached_property
     def folders(self) -> set[str]:
@@ -148,6 +150,34 @@ LISTED = "/*"
 """Suffix of pseudo-documents: the names of all files of a folder."""
 # The documents in use by the current context.
 documents_in_use: ContextVar[Documents | None] = ContextVar("documents", default=None)
+
+
+def once(call: Callable[..., T], *arguments: Hashable) -> T:
+    """Return the result of a call, which is made once while documents are in use.
+
+    >>> with Documents().used():
+    ...     once(list) is once(list)
+    True
+    """
+    documents = documents_in_use.get()
+    if documents is None:
+        return call(*arguments)
+    key = call, *arguments
+    if key not in documents.results:
+        documents.results[key] = call(*arguments)
+    result: T = documents.results[key]
+    return result
+
+
+def real_path(path: AnyPath) -> str:
+    """Return a path without links; the folder above it is resolved `once`."""
+    text = os.fspath(path)
+    if URL.match(text):
+        return text
+    folder, name = os.path.split(text)
+    if name in ("", ".", "..") or os.path.islink(text):
+        return os.path.realpath(text)
+    return os.path.join(once(os.path.realpath, folder), name)
 
 
 def read_file(path: AnyPath, most: str | None = None) -> bytes:
@@ -304,7 +334,7 @@ def _small_yaml(text: bytes, bounds: tuple[int, ...]) -> Any:
     return load_yaml(text)
 
 
-def read_document(path: Path, schema: TypeAdapter[T]) -> T | None:
+def read_document(path: AnyPath, schema: TypeAdapter[T]) -> T | None:
     """Read and validate a JSON or YAML file.
 
     Args:
@@ -318,7 +348,7 @@ def read_document(path: Path, schema: TypeAdapter[T]) -> T | None:
         DatasetError: If the file is damaged or violates the schema; the message has
             file, line and key.
     """
-    is_json = path.suffix == ".json"
+    is_json = os.fspath(path).endswith(".json")
     try:
         text = read_file(path, "JSON_BYTES" if is_json else "YAML_BYTES")
         if is_json:
@@ -336,6 +366,6 @@ def read_document(path: Path, schema: TypeAdapter[T]) -> T | None:
         raise
     except (ValueError, yaml.YAMLError) as reason:
         raise DatasetError(
-            f"{path} is not valid {path.suffix[1:].upper()}: {reason}"
+            f"{path} is not valid {'JSON' if is_json else 'YAML'}: {reason}"
         ) from reason
     return validated(schema, content, DatasetError, path, text)

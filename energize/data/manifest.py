@@ -135,10 +135,10 @@ def by_manifest(function: Callable[P, T]) -> Callable[P, T]:
     def opened(*args: P.args, **kwargs: P.kwargs) -> T:
         mix = args[0] if args else kwargs.get("path")
         config = kwargs.get("worker_config")
-        if not isinstance(mix, str | os.PathLike) or documents_in_use.get() is not None:
+        if documents_in_use.get() is not None:
             return function(*args, **kwargs)
         with Documents().used() as documents:
-            path = path_of(mix)
+            path = path_of(mix) if isinstance(mix, str | os.PathLike) else Path()
             if path.suffix in (".yaml", ".yml"):
                 with suppress(FileNotFoundError, NotADirectoryError):
                     read_file(

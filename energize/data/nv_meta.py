@@ -248,7 +248,12 @@ def escaped(name: str) -> str:
 
 def is_prepared(path: Path) -> bool:
     """Return whether the folder has been prepared."""
-    return any(exists(path / META_FOLDER / name, follow=False) for name in INFO_NAMES)
+    return any(exists(_meta_file(path, name), follow=False) for name in INFO_NAMES)
+
+
+def _meta_file(path: Path, name: str) -> str:
+    """Return the path of a file of a prepared folder; joining `Path`s is slow."""
+    return f"{path}/{META_FOLDER}/{name}"
 
 
 def is_converting(path: Path) -> bool:
@@ -272,7 +277,7 @@ def read_info(path: Path) -> Info:
         DatasetError: If the file is invalid.
     """
     for name in INFO_NAMES:
-        info = read_document(path / META_FOLDER / name, _INFO)
+        info = read_document(_meta_file(path, name), _INFO)
         if info is not None:
             return info
     raise _unprepared(path)
@@ -384,26 +389,25 @@ def read_splits(path: Path, name: str = "split.yaml") -> Splits:
 
 def _file(
     path: Path, names: Sequence[str], schema: TypeAdapter[T], role: str, suffixes: str
-) -> tuple[Path, T]:
+) -> tuple[str, T]:
     """Return the first of the files `names` in the `.nv-meta` of a prepared folder."""
-    folder = path / META_FOLDER
     for name in names:
+        file = _meta_file(path, name)
         if not is_inside(name):
             raise DatasetError(
-                f"{folder}: the {role} must be a file in this folder, got "
+                f"{path / META_FOLDER}: the {role} must be a file in this folder, got "
                 f"{short(name)}. Copy it there"
             )
         if not name.endswith((".yaml", ".json")):
             raise DatasetError(
-                f"{folder / name}: the {role} must have a name that ends in {suffixes}"
+                f"{file}: the {role} must have a name that ends in {suffixes}"
             )
-        document = read_document(folder / name, schema)
+        document = read_document(file, schema)
         if document is not None:
-            return folder / name, document
+            return file, document
     read_info(path)
-    existing = sorted(
-        file.name for file in folder.iterdir() if file.suffix in (".yaml", ".json")
-    )
+    files = (path / META_FOLDER).iterdir()
+    existing = sorted(file.name for file in files if file.suffix in (".yaml", ".json"))
     existing = [name for name in existing if name not in INFO_NAMES]
     raise NotPreparedError(
         f"{path} has no {role} {META_FOLDER}/{names[0]}"
@@ -528,7 +532,7 @@ def _has_user_factory(config: _DatasetFile) -> bool:
     return config.factory is not None and not is_package_module(config.module)
 
 
-def _code_of(config: _DatasetFile, file: Path, *, trusted: bool) -> dict[str, Any]:
+def _code_of(config: _DatasetFile, file: str, *, trusted: bool) -> dict[str, Any]:
     """Return `sample_loader` and `part_filter`; raise if they need trust they lack."""
     functions = {}
     for key in _CODE_KEYS:
@@ -558,7 +562,7 @@ def _factory_arguments(config: _WithFactory) -> dict[str, Any]:
     return arguments
 
 
-def _sample_type(config: _DatasetFile, file: Path) -> tuple[str, str]:
+def _sample_type(config: _DatasetFile, file: str) -> tuple[str, str]:
     """Return module and class of the sample type, or of a user's factory.
 
     Older files name a factory per type, such as `CaptioningWebdataset`, and no sample
@@ -662,7 +666,7 @@ def read_records(
     Raises:
         DatasetError: If the file is damaged, of a later version, or of other shards.
     """
-    file = path / META_FOLDER / RECORDS_NAME
+    file = _meta_file(path, RECORDS_NAME)
     records = read_document(file, _RECORDS)
     if records is None:
         return None

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from energize.core.os_errors import is_url
+from energize.data.files import once, real_path
 from energize.data.nv_meta import INFO_NAMES, META_FOLDER
 from energize.data.writing import write_new
 from energize.errors import ConfigError, DatasetError
@@ -173,11 +174,11 @@ def may_unpickle(folder: Path, named: Iterable[str | os.PathLike[str]]) -> bool:
     """
     if is_named(folder, named):
         return True
-    if is_url(folder):
-        return False
-    resolved = folder.resolve()
     try:
-        trusted_digest = trusted_folders().get(str(resolved), "")
+        trusted = once(trusted_folders)
     except ConfigError:
         return False
-    return "+" in trusted_digest and trusted_digest == pickles_digest(resolved)
+    if not trusted or is_url(folder):
+        return False
+    trusted_digest = trusted.get(real_path(folder), "")
+    return "+" in trusted_digest and trusted_digest == pickles_digest(folder.resolve())

@@ -697,9 +697,12 @@ def _choose_shards(
 
 
 def _check_listed(
-    listed: Iterable[str], shard_counts: Mapping[str, int], location: str
+    listed: Sequence[str], shard_counts: Mapping[str, int], location: str
 ) -> None:
     """Raise `SplitError` for shards that are unknown or listed twice."""
+    distinct = set(listed)
+    if len(distinct) == len(listed) and distinct <= shard_counts.keys():
+        return
     for shard, times in Counter(listed).items():
         if shard not in shard_counts:
             raise SplitError(

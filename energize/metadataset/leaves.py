@@ -23,6 +23,7 @@ from energize.order import Schedule
 from energize.order.quota import epoch_counts
 from energize.order.timeline import WEIGHTLESS
 from energize.order.weights import (
+    as_fraction,
     checked_weight,
     limited,
     raised,
@@ -390,6 +391,6 @@ def _size(node: MixNode) -> int:
 
 def normalised(weights: Sequence[Any]) -> list[Fraction]:
     """Return numbers as shares of their sum; a float is the decimal it prints as."""
-    exact = [Fraction(str(weight)) for weight in weights]
+    exact = [as_fraction(weight) for weight in weights]
     total = sum(exact)
     return [weight / total for weight in exact]

@@ -22,6 +22,7 @@ from energize.core.samples import (
     sample_type_named,
 )
 from energize.core.validation import short
+from energize.data.files import real_path
 from energize.data.join import JoinedSource
 from energize.data.jsonl import JsonlSource
 from energize.data.loose import LooseSource
@@ -296,7 +297,7 @@ class Folder(Leaf, FolderKeys):
 
     @property
     def identity(self) -> tuple[Hashable, ...]:
-        return (self.path.resolve(), *self.key[1:], self.chosen)
+        return (real_path(self.path), *self.key[1:], self.chosen)
 
     def verify(self) -> None:
         _ = self.config

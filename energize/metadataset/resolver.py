@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar, cast
 
@@ -93,6 +94,7 @@ _INHERITED = ("scheme", "block_size", "stop", "unit")
 _ENTRY_KEYS = ("weight", "min_share", "max_share", "max_epochs", "target_weight")
 _JOIN_SETTINGS = ("shuffle_over_epochs_multiplier", "subset", "sample_weight")
 _NO_SETTINGS = FolderKeys.model_construct(path="")
+_FOLDER = Folder.model_construct(path=Path())
 _MIXES: Mapping[str, type[Mix]] = {mix.list_key: mix for mix in (Blend, Passes, Concat)}
 
 
@@ -381,15 +383,13 @@ class _Resolver:
     ) -> Folder:
         self.weighs |= inner.sample_weight is not None
         fields = _fields(entry, FolderKeys) | inner.leaf_settings()
-        return Folder.model_construct(
-            **fields
-            | {
-                "path": _tidied(path),
-                "aux": aux or {},
-                "location": location,
-                "inferred_parts": self._inferred_parts,
-            }
-        )
+        fields |= {
+            "path": _tidied(path),
+            "aux": aux or {},
+            "location": location,
+            "inferred_parts": self._inferred_parts,
+        }
+        return _FOLDER.model_copy(update=fields)
 
     def _read(
         self,
@@ -683,10 +683,12 @@ class _Resolver:
 
 def _fields(keys: Keys, model: type[Keys]) -> dict[str, Any]:
     """Return the values of those keys that a kind of node has."""
-    fields = {}
-    for name in model.model_fields.keys() & vars(keys).keys():
-        fields[name] = getattr(keys, name)
-    return fields
+    return {name: getattr(keys, name) for name in _common_fields(type(keys), model)}
+
+
+@cache
+def _common_fields(keys: type[Keys], model: type[Keys]) -> tuple[str, ...]:
+    return tuple(keys.model_fields.keys() & model.model_fields.keys())
 
 
 def _entry_fields(entry: Any, keys: ListKeys) -> dict[str, Any]:

@@ -334,6 +334,9 @@ def exact_weight(weight: object, location: str) -> float | Fraction:
 
 def lean(weight: Fraction) -> float | Fraction:
     """Return the same value as a float, if its decimal notation is exact."""
+    denominator = weight.denominator
+    if pow(10, denominator.bit_length(), denominator):  # infinitely many decimals
+        return weight
     value = float(weight)
     return value if Fraction(str(value)) == weight else weight
 

@@ -22,7 +22,7 @@ from inspect import get_annotations
 from itertools import accumulate
 from pathlib import Path
 from types import ModuleType
-from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar
 
 from energize.core import limits
 from energize.core.description import described, function_name, order_name_of
@@ -405,6 +405,12 @@ class SampleLoader(Generic[T_sample]):
                 f"{why}"
             )
         object.__setattr__(self, "part_filter", _checked_filter(self.part_filter))
+
+    def numbered_by(self, source: Any) -> Self:
+        """Return the same loader, with samples numbered by the shards of a source."""
+        other = object.__new__(type(self))
+        vars(other).update(self.__getstate__(), numbered=source)
+        return other
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the fields, without plans."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -115,7 +115,7 @@ class SourceFactory(BaseCoreDatasetFactory[T_co]):
         self.source: Source[Any] = source
         self.load = load
         if isinstance(load, SampleLoader) and isinstance(source, WebdatasetSource):
-            self.load = replace(load, numbered=source)
+            self.load = load.numbered_by(source)
         self.__sample_type__ = sample_type  # type: ignore[misc]  # of this object
         self.paths, self.subflavors = list(paths), dict(subflavors)
         self.order = order

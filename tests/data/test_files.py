@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from energize.core import os_errors as module
+from energize.data.files import Documents, real_path
 from energize.data.local import LocalFiles
 from energize.errors import ShardError
 
@@ -131,3 +132,36 @@ def test_what_fails_for_a_moment_is_read_again(big, monkeypatch, caplog):
     with pytest.raises(OSError, match="EIO") as caught:
         LocalFiles().read(path)
     assert caught.value.filename == path
+
+
+def test_real_paths_follow_links_at_any_depth_and_resolve_a_folder_once(
+    tmp_path, monkeypatch
+):
+    data = tmp_path / "data"
+    (data / "a").mkdir(parents=True)
+    (tmp_path / "mount").symlink_to(data)
+    (data / "b").symlink_to("a")
+    monkeypatch.chdir(data)
+    for path in (
+        "a",
+        "b",
+        "../data/a",
+        "b/../a",
+        tmp_path / "mount/b",
+        data,
+        "..",
+        "/",
+    ):
+        assert real_path(path) == str(Path(path).resolve())
+    resolved = []
+    realpath = os.path.realpath
+    monkeypatch.setattr(
+        os.path, "realpath", lambda path: resolved.append(path) or realpath(path)
+    )
+    with Documents().used():
+        assert real_path(tmp_path / "mount/a") == str(data / "a")
+        assert real_path(tmp_path / "mount/c") == str(data / "c")
+    assert resolved == [str(tmp_path / "mount")]
+    (tmp_path / "mount").unlink()
+    (tmp_path / "mount").symlink_to(tmp_path)
+    assert real_path(tmp_path / "mount/a") == str(tmp_path / "a")

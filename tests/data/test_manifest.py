@@ -77,6 +77,12 @@ def test_a_manifest_is_read_instead_of_folders_and_opens_the_same(mix, monkeypat
     assert set(names) == {"mix.manifest.json", "mix.yaml"}
 
 
+def test_mixes_without_a_file_read_each_file_once_too(mix):
+    cats = mix.parent / "cats"
+    names = opened(cats, lambda: get_train_dataset([cats, cats], batch_size=2))[1]
+    assert len(names) == len(set(names)) == 4
+
+
 def changed(path: Path, **changes) -> None:
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -12,7 +13,7 @@ from typer.testing import CliRunner
 import energize as ez
 from energize import energon
 from energize.cli.main import app
-from energize.data.trust import trusted_file
+from energize.data.trust import forget, trusted_file
 from tests.support.prepared import captions
 
 LOADER = """
@@ -50,6 +51,27 @@ def read(folder, **options):
 
 def run(*arguments):
     return CliRunner().invoke(app, [str(each) for each in arguments])
+
+
+def test_trusted_folders_are_read_once_for_all_folders_of_a_mix(tmp_path, monkeypatch):
+    folders = [captions(tmp_path / name, 4) for name in "abc"]
+    assert run("trust", "--pickles", folders[1]).exit_code == 0
+    reads = []
+    read_bytes = Path.read_bytes
+
+    def counted(path):
+        reads.append(path)
+        return read_bytes(path)
+
+    monkeypatch.setattr(Path, "read_bytes", counted)
+    mix = ez.get_train_dataset(folders, batch_size=2)
+    assert reads.count(trusted_file()) == 1
+    loaders = [part.map_fn for part in mix.inputs[0].inputs]
+    unpickles = [loader.decoder.unpickle for loader in loaders]
+    assert unpickles == [False, True, False]
+    forget(folders[1])
+    mix = ez.get_train_dataset(folders, batch_size=2)
+    assert not mix.inputs[0].inputs[1].map_fn.decoder.unpickle
 
 
 def test_a_folder_is_trusted_until_its_code_changes(folder, monkeypatch, tmp_path):
