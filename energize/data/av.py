@@ -169,7 +169,7 @@ _FRAME_PER_PACKET = frozenset(
     }
     | {"mpeg4", "msmpeg4v3", "png", "prores", "rawvideo", "vp9", "vvc"}
 )
-_FRAME_PIXEL = 8
+FRAME_PIXEL = 8
 """Bytes per pixel while decoding a frame, including its reference frames."""
 _LISTING = frozenset({"mov,mp4,m4a,3gp,3g2,mj2", "avi"})
 """Containers with a list of all packets in the header."""
@@ -312,6 +312,8 @@ def _read_frames(
     index: _FrameIndex,
     spans: Sequence[tuple[int, int]],
     size: tuple[int, int] | None,
+    *,
+    upright: bool,
 ) -> list[torch.Tensor]:
     """Return a clip for each (first, last) pair, uint8 (frames, 3, height, width).
 
@@ -323,13 +325,8 @@ def _read_frames(
         for number in range(first, last + 1):
             rows.setdefault(number, []).append((clip, number - first))
     clips: list[Any] = [None] * len(spans)
-    form: dict[str, Any] = (
-        {"width": size[0], "height": size[1], "interpolation": "BILINEAR"}
-        if size
-        else {}
-    )
     for number, frame in _frames(source, name, index, sorted(rows)):
-        pixels = frame.reformat(format="rgb24", **form).to_ndarray().transpose(2, 0, 1)
+        pixels = _pixels(frame, size, upright=upright)
         for clip, row in rows[number]:
             first, last = spans[clip]
             if clips[clip] is None:
@@ -347,6 +344,19 @@ def _read_frames(
             # torch would wake its threads for each of these small copies.
             np.copyto(clips[clip][row], pixels)
     return [torch.from_numpy(clip) for clip in clips]
+
+
+def _pixels(
+    frame: VideoFrame, size: tuple[int, int] | None, *, upright: bool
+) -> Samples:
+    """Return RGB pixels (3, height, width), turned as the file demands if `upright`."""
+    turns = round(frame.rotation / 90) if upright else 0
+    form: dict[str, Any] = {}
+    if size:
+        width, height = size[::-1] if turns % 2 else size
+        form = {"width": width, "height": height, "interpolation": "BILINEAR"}
+    pixels = frame.reformat(format="rgb24", **form).to_ndarray().transpose(2, 0, 1)
+    return np.rot90(pixels, turns, axes=(1, 2))
 
 
 def _frames(
@@ -367,7 +377,7 @@ def _frames(
     with _opened(source, name) as container:
         stream = _required(_video_stream(container), name, "video stream")
         limits.decoding.spend(
-            _FRAME_PIXEL * stream.codec_context.width * stream.codec_context.height
+            FRAME_PIXEL * stream.codec_context.width * stream.codec_context.height
         )
         ahead = numbered(container.decode(stream))
         at = -1
@@ -594,9 +604,18 @@ class AVDecoder(MediaDecoder):
         video_clip_ranges: Sequence[ClipRange],
         video_unit: Literal["frames", "seconds"] = "seconds",
         video_out_frame_size: tuple[int, int] | None = None,
+        *,
+        upright: bool = False,
     ) -> Clips:
         """Return clips, uint8 (frames, 3, height, width), and their start and end
         seconds.
+
+        Args:
+            video_clip_ranges: Ranges (start, end).
+            video_unit: Their unit.
+            video_out_frame_size: (width, height) to resize to.
+            upright: Whether frames are turned as the file demands: phones store
+                pictures sideways, with a rotation.
         """
         ranges = _checked_ranges(
             "video", video_clip_ranges, video_unit, ("frames", "seconds")
@@ -616,7 +635,12 @@ class AVDecoder(MediaDecoder):
             )
             try:
                 clips = _read_frames(
-                    self.open_stream(), self.description, index, spans, size
+                    self.open_stream(),
+                    self.description,
+                    index,
+                    spans,
+                    size,
+                    upright=upright,
                 )
             except _UntrustedIndexError as reason:
                 if decoding:

@@ -11,11 +11,12 @@ from typing import Any, Literal
 
 import torch
 
+from energize.core import limits
 from energize.core.checks import checked_choice, checked_whole
 from energize.core.ignored import log_once
 from energize.core.samples import ConversationSample
 from energize.core.turns import Turn
-from energize.data.av import AVDecoder
+from energize.data.av import FRAME_PIXEL, AVDecoder
 from energize.errors import ConfigError, DecodeError
 from energize.task.model_packing import grid_positions
 from energize.task.ready import ProcessorBatch, ProcessorTaskEncoder
@@ -47,7 +48,10 @@ class VideoFrames:
         multiple_of: The number is a multiple of it, such as Qwen's 2 frames per patch.
             No video has more frames than it stores.
         backend: "torchcodec", "pyav", or "auto" for torchcodec where it is installed.
-            Their pixels may differ by rounding.
+            Both give the same frames, upright. PyAV, which is needed for both, lists
+            them, and decodes files of which torchcodec returns other frames. Pixels of
+            more than 8 bits may differ; torchcodec also returns frames with damaged
+            bits, which are errors in PyAV.
 
     Raises:
         ConfigError: For numbers that are not positive, `fps` beside `count`, and a
@@ -100,54 +104,71 @@ class VideoFrames:
         Raises:
             DecodeError: If the video is damaged or has no frames.
         """
-        decoders = None
-        if self.backend != "pyav":
-            decoders = _torchcodec(required=self.backend == "torchcodec")
-        if decoders is None:
-            return self._by_pyav(video)
-        return self._by_torchcodec(decoders, video)
-
-    def _by_pyav(self, video: AVDecoder) -> SampledVideo:
         *starts, end = video.get_frame_times()
         duration = end - starts[0]
         numbers = [
             bisect_right(starts, starts[0] + at + _TINY) - 1
             for at in self.times(duration, len(starts))
         ]
-        clips, _ = video.get_video_clips([(n, n) for n in numbers], "frames")
-        seconds = [starts[n] - starts[0] for n in numbers]
-        return _sampled(torch.cat(clips), seconds, duration, len(starts))
+        frames = None
+        if self.backend != "pyav":
+            spans = [((*starts, end)[n], (*starts, end)[n + 1]) for n in numbers]
+            frames = _by_torchcodec(video, spans, required=self.backend == "torchcodec")
+        if frames is None:
+            frames = _by_pyav(video, numbers)
+        rate = len(starts) / duration
+        metadata = {
+            "total_num_frames": len(starts),
+            "fps": rate,
+            "duration": duration,
+            "frames_indices": [(starts[n] - starts[0]) * rate for n in numbers],
+        }
+        return SampledVideo(frames, metadata)
 
-    def _by_torchcodec(self, decoders: Any, video: AVDecoder) -> SampledVideo:
-        try:
-            decoder = decoders.VideoDecoder(video.open_stream().read())
-            start = decoder.metadata.begin_stream_seconds
-            duration = decoder.metadata.end_stream_seconds - start
-            times = self.times(duration, len(decoder))
-            shown = decoder.get_frames_played_at([start + at + _TINY for at in times])
-        except (RuntimeError, ValueError, IndexError) as error:
-            raise DecodeError(
-                f"{video.description} cannot be decoded by torchcodec: {error}"
-            ) from error
-        seconds = (shown.pts_seconds - start).tolist()
-        return _sampled(shown.data, seconds, duration, len(decoder))
+
+def _by_pyav(video: AVDecoder, numbers: list[int]) -> torch.Tensor:
+    """Return upright frames by their numbers."""
+    spans = [(n, n) for n in numbers]
+    clips, _ = video.get_video_clips(spans, "frames", upright=True)
+    if len({clip.shape for clip in clips}) > 1:
+        raise DecodeError(
+            f"{video.description} changes the size of its frames. Split it into videos "
+            "of one size"
+        )
+    return torch.cat(clips)
+
+
+@limits.decoding
+def _by_torchcodec(
+    video: AVDecoder, spans: list[tuple[float, float]], *, required: bool
+) -> torch.Tensor | None:
+    """Return the frames shown in spans of seconds.
+
+    None if torchcodec does not load or has other frames, as in MPEG-TS and AVI, where
+    it may start decoding behind them.
+    """
+    decoders = _torchcodec(required=required)
+    if decoders is None:
+        return None
+    try:
+        decoder = decoders.VideoDecoder(video.open_stream().read(), device="cpu")
+        pixels = decoder.metadata.width * decoder.metadata.height
+        limits.decoding.spend((3 * len(spans) + FRAME_PIXEL) * pixels)
+        shown = decoder.get_frames_played_at([sum(span) / 2 for span in spans])
+    except (RuntimeError, ValueError, IndexError) as error:
+        reason = f"torchcodec cannot decode a video: {error!s:.80}"
+    else:
+        starts = torch.tensor([start for start, _ in spans], dtype=torch.float64)
+        if (shown.pts_seconds - starts).abs().max() < _TINY:
+            frames: torch.Tensor = shown.data
+            return frames
+        reason = "torchcodec returns other frames of a video"
+    log_once("VideoFrames", "frames", f"{reason}. PyAV decodes such videos")
+    return None
 
 
 _TINY = 1e-6
 """Seconds, so that a time rounded down still means the frame that starts there."""
-
-
-def _sampled(
-    frames: torch.Tensor, seconds: list[float], duration: float, total: int
-) -> SampledVideo:
-    rate = total / duration
-    metadata = {
-        "total_num_frames": total,
-        "fps": rate,
-        "duration": duration,
-        "frames_indices": [time * rate for time in seconds],
-    }
-    return SampledVideo(frames, metadata)
 
 
 def _torchcodec(*, required: bool) -> Any:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import json
+import struct
 import sys
+from dataclasses import replace
 from fractions import Fraction
+from functools import partial
 from types import SimpleNamespace
 
+import av
 import numpy as np
 import pytest
 import torch
@@ -15,7 +20,7 @@ from energize import ConversationSample, get_train_dataset
 from energize.data.av import AVDecoder
 from energize.encoders import ModelPacking, VideoFrames, VideoTaskEncoder
 from energize.errors import ConfigError, DecodeError
-from tests.support.videos import CONTAINERS, numbers_of, video
+from tests.support.videos import CONTAINERS, numbers_of, video, wav
 
 STEPS = (0, 400, 500, 600, 1600, 1900)
 """The starts of frames of a video, in 1/1000 s."""
@@ -78,52 +83,155 @@ def test_limits_and_multiples(frames, numbers):
     assert numbers_of(frames.read(decoder()).frames) == numbers
 
 
-def test_torchcodec_has_the_frames_of_pyav():
+# Backends.
+
+
+@pytest.fixture
+def torchcodec():
     try:
-        backend = VideoFrames(fps=5, backend="torchcodec")
+        VideoFrames(fps=1, backend="torchcodec")
     except ConfigError:
         pytest.skip("needs torchcodec, with FFmpeg")
-    one = backend.read(decoder())
-    other = VideoFrames(fps=5, backend="pyav").read(decoder())
-    assert numbers_of(one.frames) == numbers_of(other.frames)
-    assert seconds_of(one) == pytest.approx(seconds_of(other), abs=1e-4)
+
+
+def turned(data, turns):
+    """An mp4 whose header turns frames by quarters, clockwise."""
+    cosine, sine = [(1, 0), (0, 1), (-1, 0), (0, -1)][turns]
+    matrix = [cosine, sine, 0, -sine, cosine, 0, 0, 0]
+    at = data.index(b"tkhd") + 44
+    fixed = [value << 16 for value in matrix] + [1 << 30]
+    return data[:at] + struct.pack(">9i", *fixed) + data[at + 36 :]
+
+
+def of_two_sizes():
+    """A stream whose frames become larger."""
+    made = b""
+    for first, width in [(0, 64), (10, 128)]:
+        file = io.BytesIO()
+        with av.open(file, "w", format="mpegts") as output:
+            stream = output.add_stream("libx264", rate=10)
+            stream.width, stream.height, stream.pix_fmt = width, 48, "yuv420p"
+            stream.options = {"bf": "0"}
+            for number in range(10):
+                pixels = np.zeros((48, width, 3), np.uint8)
+                frame = av.VideoFrame.from_ndarray(pixels, format="rgb24")
+                frame.pts, frame.time_base = first + number, Fraction(1, 10)
+                output.mux(stream.encode(frame))
+            output.mux(stream.encode())
+        made += file.getvalue()
+    return made
+
+
+VARYING = {"frames": 6, "times": STEPS, "rate": Fraction(10)}
+LATE = {**VARYING, "times": tuple(5000 + step for step in STEPS)}
+FILES = {
+    **{name: partial(video, name) for name in CONTAINERS},
+    **{f"varying {n}": partial(video, n, **VARYING) for n in list(CONTAINERS)[:7]},
+    **{f"late {name[:3]}": partial(video, name, **LATE) for name in CONTAINERS},
+    **{f"turned {n}": lambda n=n: turned(video("mp4 hevc"), n) for n in range(4)},
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_torchcodec_has_the_frames_of_pyav(torchcodec, name):
+    data = FILES[name]()
+    for choice in ({"fps": 5}, {"count": 7}, {"fps": 1000}):
+        options = {"multiple_of": 1, **choice}
+        one, other = (
+            VideoFrames(backend=backend, **options).read(AVDecoder(data))
+            for backend in ("torchcodec", "pyav")
+        )
+        assert one.metadata == other.metadata
+        assert torch.equal(one.frames, other.frames)
+
+
+def test_torchcodec_itself_decodes_where_its_frames_are_exact(torchcodec, monkeypatch):
+    monkeypatch.setattr("energize.task.video._by_pyav", lambda video, numbers: None)
+    for name in ("mp4 h264", "mp4 hevc", "mkv h264", "webm vp8 opus", "webm vp9"):
+        frames = VideoFrames(fps=5, multiple_of=1, backend="torchcodec")
+        sampled = frames.read(AVDecoder(video(name)))
+        assert numbers_of(sampled.frames) == list(range(0, 60, 5))
+    for name in ("ts h264", "avi h264 mp3", "avi mpeg4"):
+        assert frames.read(AVDecoder(video(name))).frames is None
+
+
+@pytest.mark.parametrize("backend", ["pyav", "torchcodec"])
+@pytest.mark.parametrize(
+    ("made", "words"),
+    [
+        (lambda: video()[:-900], "cannot be decoded"),
+        (
+            lambda: video(options=(("movflags", "faststart"),))[:20000],
+            "of the 60 frames in its index are present",
+        ),
+        (of_two_sizes, "changes the size of its frames"),
+        (wav, "no video stream"),
+        (lambda: b"ffconcat version 1.0\nfile a.mp4", "cannot be decoded"),
+    ],
+)
+def test_damaged_videos_are_errors(request, backend, made, words):
+    if backend == "torchcodec":
+        request.getfixturevalue("torchcodec")
+    with pytest.raises(DecodeError, match=words):
+        VideoFrames(fps=10, backend=backend).read(AVDecoder(made()))
+
+
+@pytest.mark.parametrize("turns", range(4))
+def test_frames_are_upright(turns):
+    """Phones store frames sideways, with the rotation in the header."""
+    stored = AVDecoder(turned(video("mp4 hevc"), turns))
+    upright = VideoFrames(count=2, backend="pyav").read(stored).frames
+    clips, _ = stored.get_video_clips([(0, 0), (30, 30)], "frames")
+    assert numbers_of(torch.cat(clips)) == [0, 30]
+    assert torch.equal(upright, torch.rot90(torch.cat(clips), -turns, (2, 3)))
+    (clip,), _ = stored.get_video_clips([(30, 30)], "frames", (32, 80), upright=True)
+    assert clip.shape[2:] == (80, 32)
 
 
 class FakeDecoder:
     """A `VideoDecoder` of torchcodec, as far as it is called, by PyAV."""
 
-    def __init__(self, source):
-        self.video = AVDecoder(source)
-        *self.starts, end = self.video.get_frame_times()
-        self.metadata = SimpleNamespace(
-            begin_stream_seconds=self.starts[0], end_stream_seconds=end
-        )
+    late = 0
+    metadata = SimpleNamespace(width=64, height=48)
 
-    def __len__(self):
-        return len(self.starts)
+    def __init__(self, source, device):
+        self.video = AVDecoder(source)
+        *self.starts, _ = self.video.get_frame_times()
 
     def get_frames_played_at(self, seconds):
         numbers = [sum(start <= at for start in self.starts) - 1 for at in seconds]
+        numbers = [max(number, self.late) for number in numbers]
         clips, _ = self.video.get_video_clips([(n, n) for n in numbers], "frames")
-        starts = torch.tensor([self.starts[n] for n in numbers])
-        return SimpleNamespace(data=torch.cat(clips), pts_seconds=starts)
+        starts = torch.tensor([self.starts[n] for n in numbers], dtype=torch.float64)
+        return SimpleNamespace(data=torch.cat(clips) + 1, pts_seconds=starts)
 
 
 def test_torchcodec_is_called_with_times_where_it_is_installed(monkeypatch):
+    """Frames at other times, and errors, are those of PyAV."""
     module = SimpleNamespace(VideoDecoder=FakeDecoder)
     monkeypatch.setitem(sys.modules, "torchcodec", SimpleNamespace(decoders=module))
     monkeypatch.setitem(sys.modules, "torchcodec.decoders", module)
+    frames = VideoFrames(fps=5, multiple_of=1)
+    by_pyav = replace(frames, backend="pyav")
     for name in ("mp4 h264", "ts h264"):
-        sampled = VideoFrames(fps=5, multiple_of=1).read(AVDecoder(video(name)))
-        assert numbers_of(sampled.frames) == list(range(0, 60, 5))
-        expected = [n / 25 for n in range(0, 60, 5)]
-        assert seconds_of(sampled) == pytest.approx(expected, abs=1e-5)
+        sampled = frames.read(AVDecoder(video(name)))
+        expected = by_pyav.read(AVDecoder(video(name)))
+        assert torch.equal(sampled.frames, expected.frames + 1)
+        assert sampled.metadata == expected.metadata
+        with monkeypatch.context() as patch:
+            patch.setattr(FakeDecoder, "late", 8)
+            sampled = frames.read(AVDecoder(video(name)))
+            assert torch.equal(sampled.frames, expected.frames)
+    monkeypatch.setattr("energize.core.limits.DECODED_BYTES", 64 * 48 * 40)
+    with pytest.raises(DecodeError, match="too large"):
+        frames.read(decoder())
+    monkeypatch.undo()
+    monkeypatch.setitem(sys.modules, "torchcodec.decoders", module)
     monkeypatch.setattr(module, "VideoDecoder", _fails)
-    with pytest.raises(DecodeError, match="by torchcodec: no stream"):
-        VideoFrames(fps=5).read(decoder())
+    assert numbers_of(frames.read(decoder()).frames) == list(range(0, 60, 5))
 
 
-def _fails(source):
+def _fails(source, device):
     raise RuntimeError("no stream")
 
 
