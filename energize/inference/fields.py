@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from energize.core.lazy import optional_module
@@ -13,7 +14,7 @@ from energize.data.media import BY_EXTENSION, EXTENSIONS, MediaMetadataType
 from energize.errors import ConfigError, nearest, some
 from energize.inference.candidates import Reading
 from energize.inference.columns import AV, ColumnProfile
-from energize.task.field_maps import FieldCall, PartAccess, parse_call, parse_field
+from energize.task.field_maps import PartAccess, parse_call, parse_field
 from energize.task.types import may_be_none
 
 _FILE_COLUMN = re.compile(r"(?:(.*?)_)?file_names?")
@@ -98,7 +99,7 @@ def translated(
             (label, parse_field(_read_from(owner, access_of_field, access, reading))[0])
             for label, access_of_field in call.arguments
         )
-        return str(FieldCall(call.name, arguments))
+        return str(replace(call, arguments=arguments))
     return ",".join(
         _read_from(owner, access_of_field, access, reading)
         for access_of_field in parse_field(text)

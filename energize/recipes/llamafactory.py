@@ -59,7 +59,7 @@ _TAGS: Mapping[str, Sequence[str]] = {
     "function_tag": ("function_call", "tool_call", "tool_calls"),
     "system_tag": ("system",),
 }
-"""The tags, with the values that turns may have."""
+"""The tags, with the values that turns have without field maps."""
 _STOPS = {
     "concat": "",
     "interleave_under": "first_exhausted",
@@ -188,13 +188,20 @@ def _entry(text: RecipeText, name: str, run: Mapping[str, Any]) -> RecipeEntry:
         text.fault((name, "columns", column), f"{fieldless}. {_FIELDLESS[column]}")
     tags = row.get("tags") or {}
     text.check_keys((name, "tags"), tags, _TAGS, effect)
-    for tag in tags.keys() & _TAGS.keys():
-        if tags[tag] not in _TAGS[tag]:
-            usual = f"turns must have {' or '.join(_TAGS[tag])}, not {short(tags[tag])}"
-            remedy = "Rename it in the data. LLaMA-Factory reads turns by their tags"
-            text.fault((name, "tags", tag), f"{usual}. {remedy}")
+    own = {
+        tag: tags[tag]
+        for tag, usual in _TAGS.items()
+        if tags.get(tag) not in (None, *usual)
+    }
+    for tag, value in own.items():
+        if not isinstance(value, str) or {*value} & {*",'"}:
+            expected = f"expected a text without , and ', got {short(value)}"
+            text.fault((name, "tags", tag), f"{expected}. Rename it in the data")
     fields = conversation_fields(
-        columns, ranking=bool(row.get("ranking")), last=bool(run.get("mask_history"))
+        columns,
+        own,
+        ranking=bool(row.get("ranking")),
+        last=bool(run.get("mask_history")),
     )
     keys = {**entry.keys, **fields, "name": name.replace("/", "-")}
     most = run.get("max_samples")

@@ -55,13 +55,12 @@ def _read_trl(text: RecipeText) -> Recipe:
     """Return the recipe: all rows, or the first rows that fractions leave."""
     text.check_run_keys(("datasets", "streaming", "test_split_size"))
     rows = text.value["datasets"]
-    entries = [
-        entry
-        for number, row in enumerate(rows)
-        for entry in _trl_entries(text, ("datasets", number), row)
+    datasets = [
+        _trl_entries(text, ("datasets", number), row) for number, row in enumerate(rows)
     ]
     if not text.faults and any("fraction" in row for row in rows):
-        entries = _cut(text, entries, [row.get("fraction") for row in rows])
+        datasets = _cut(text, datasets, [row.get("fraction") for row in rows])
+    entries = [entry for dataset in datasets for entry in dataset]
     if "test_split_size" in text.value:
         text.note(_HOLDS)
     recipe = text.mix("blend_epochized", entries, ("datasets",))
@@ -75,9 +74,9 @@ def _trl_entries(text: RecipeText, at: KeyPath, row: Any) -> list[RecipeEntry]:
     if row.get("columns"):
         text.note(_COLUMNS)
     return [
-        _sliced(text, entry, bounds)
+        entry
         for part, *bounds in _parts(text, (*at, "split"), row.get("split") or "train")
-        for entry in _of_part(text, at, row, part, is_sliced=any(bounds))
+        for entry in _sliced(text, at, _of_part(text, at, row, part), bounds)
     ]
 
 
@@ -93,7 +92,7 @@ def _parts(text: RecipeText, at: KeyPath, split: Any) -> Iterator[Sequence[str |
 
 
 def _of_part(
-    text: RecipeText, at: KeyPath, row: Mapping[str, Any], part: Any, *, is_sliced: bool
+    text: RecipeText, at: KeyPath, row: Mapping[str, Any], part: Any
 ) -> list[RecipeEntry]:
     """Return the entries of a split part: its folder, or its files."""
     files = row.get("data_files") or ""
@@ -105,9 +104,6 @@ def _of_part(
     folder = os.path.join(folder, row.get("data_dir") or "")
     names = [files] if isinstance(files, str) else files
     paths = [path for name in names for path in _matching(text, folder, name)]
-    if is_sliced and len(paths) > 1:
-        several = f"a slice needs one file, and data_files are {len(paths)}"
-        text.fault((*at, "split"), f"{several}. TRL slices the rows of all files")
     # `datasets` calls the rows of files train, however they are named.
     keys = {**row, "split": None if files else part}
     return [entry_of(text, at, {**keys, "path": path}, _TRL) for path in paths]
@@ -138,23 +134,41 @@ def _matching(text: RecipeText, folder: str, name: str) -> list[str]:
 
 
 def _sliced(
-    text: RecipeText, entry: RecipeEntry, bounds: Sequence[str | None]
-) -> RecipeEntry:
-    """Return an entry with the rows of a slice."""
+    text: RecipeText,
+    at: KeyPath,
+    entries: list[RecipeEntry],
+    bounds: Sequence[str | None],
+) -> list[RecipeEntry]:
+    """Return entries with the rows of a slice, which counts the rows of all files."""
     if text.faults or not any(bounds):
-        return entry
-    total = size_of(text, entry)
+        return entries
+    total = sum(size_of(text, entry) for entry in entries)
     if text.faults:
-        return entry
-    numbers = (_bound(bound, total) for bound in bounds)
-    start, stop = (
-        n if n is not None else d for n, d in zip(numbers, (0, total), strict=True)
-    )
+        return entries
+    low, high = (_bound(bound, total) for bound in bounds)
+    start, stop = low or 0, total if high is None else high
     if start >= stop:
-        text.fault((*entry.path, "split"), f"the slice has none of {total} samples")
-    if (start, stop) == (0, total):
-        return entry
-    return entry._replace(keys={**entry.keys, "subset": {"range": [start, stop]}})
+        text.fault((*at, "split"), f"the slice has none of {total} samples")
+    return _ranged(text, entries, start, stop)
+
+
+def _ranged(
+    text: RecipeText, entries: list[RecipeEntry], start: int, stop: int
+) -> list[RecipeEntry]:
+    """Return entries with the rows from `start` to `stop` of all their rows."""
+    ranged = []
+    for entry in entries:
+        size = size_of(text, entry)
+        low, high = max(start, 0), min(stop, size)
+        first = entry.keys.get("subset", {"range": [0]})["range"][0]
+        if (low, high) == (0, size):
+            ranged.append(entry)
+        elif low < high:
+            subset = {"range": [first + low, first + high]}
+            ranged.append(entry._replace(keys={**entry.keys, "subset": subset}))
+        start -= size
+        stop -= size
+    return ranged
 
 
 def _bound(bound: str | None, total: int) -> int | None:
@@ -172,25 +186,22 @@ def _bound(bound: str | None, total: int) -> int | None:
 
 
 def _cut(
-    text: RecipeText, entries: list[RecipeEntry], fractions: list[Any]
-) -> list[RecipeEntry]:
-    """Return entries of their first rows, as many as fractions leave of all."""
-    if None in fractions or len(entries) > len(fractions):
-        rule = "fraction needs one file in every dataset, and a fraction in all or none"
-        text.fault(("datasets",), f"{rule}. TRL stops at some without fraction, too")
-        return entries
+    text: RecipeText, datasets: list[list[RecipeEntry]], fractions: list[Any]
+) -> list[list[RecipeEntry]]:
+    """Return datasets of their first rows, as many as fractions leave of all."""
+    if None in fractions:
+        text.fault(("datasets",), "set fraction in all or none. TRL stops here, too")
+        return datasets
     shares = [Fraction(str(fraction)) for fraction in fractions]
-    rows = [(entry, size_of(text, entry)) for entry in entries]
-    sizes = zip(rows, shares, strict=True)
-    total = min(size / share for (_, size), share in sizes if share)
+    rows = [sum(size_of(text, entry) for entry in entries) for entries in datasets]
+    total = min(size / share for size, share in zip(rows, shares, strict=True) if share)
     cut = []
-    for (entry, size), share in zip(rows, shares, strict=True):
-        path: KeyPath = (*entry.path, "fraction")
-        subset = text.subset(path, "first", round(share * total), size)
-        if subset and "subset" in entry.keys:
-            start = entry.keys["subset"]["range"][0]
-            subset = {"subset": {"range": [start, start + round(share * total)]}}
-        cut.append(entry._replace(keys={**entry.keys, **subset}))
+    for number, (entries, share) in enumerate(zip(datasets, shares, strict=True)):
+        count = round(share * total)
+        if not count:
+            none = f"none of {rows[number]} samples is left. Remove the entry"
+            text.fault(("datasets", number, "fraction"), none)
+        cut.append(_ranged(text, entries, 0, count))
     return cut
 
 

@@ -217,13 +217,18 @@ def _of_train(keys: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def conversation_fields(
-    columns: Mapping[str, Any], *, ranking: bool = False, last: bool = False
+    columns: Mapping[str, Any],
+    tags: Mapping[str, str] | None = None,
+    *,
+    ranking: bool = False,
+    last: bool = False,
 ) -> dict[str, Any]:
     """Return the sample type and the field map for columns of conversations.
 
     Args:
         columns: The column of each part: `messages`, or `prompt`, `query`, `response`
             and `history`; `system`, `tools`, `images`, `videos`, `chosen`, `rejected`.
+        tags: Keys and roles of turns that are not the usual ones, by `role_tag` etc.
         ranking: Whether there are two answers.
         last: Whether only the last answer is learned.
 
@@ -235,18 +240,23 @@ def conversation_fields(
         field_map = {"text": columns.get("prompt", "")}
         return {"sample_type": "TextSample", "field_map": field_map}
     fields = {name: columns[name] for name in (*MEDIA, "tools") if name in columns}
-    turns = _turns(columns, last=last)
+    tagged = [f"{name}='{tag}'" for name, tag in (tags or {}).items()]
+    turns = _turns(columns, tagged, last=last)
     if not ranking:
         field_map = {"turns": turns, **fields}
         return {"sample_type": "ConversationSample", "field_map": field_map}
     answers = {name: columns.get(name, name) for name in ("chosen", "rejected")}
+    if tagged:
+        parts = answers.items()
+        answers = {n: f"placed({', '.join([part, *tagged])})" for n, part in parts}
     field_map = {**answers, "prompt": turns, **fields}
     return {"sample_type": "PreferenceSample", "field_map": field_map}
 
 
-def _turns(columns: Mapping[str, Any], *, last: bool) -> str:
+def _turns(columns: Mapping[str, Any], tagged: list[str], *, last: bool) -> str:
     """Return the part of the field `turns`."""
     call = "placed" if "messages" in columns else "chat"
     listed = [columns["messages"]] if "messages" in columns else []
     listed += [f"{_LABELS.get(n, n)}={columns[n]}" for n in _LABELLED if n in columns]
+    listed += tagged if "messages" in columns else []
     return f"{'last_answer' if last else call}({', '.join(listed)})"

@@ -36,6 +36,7 @@ ANY_ELEMENT = "*"
 
 _CALL = re.compile(r"\s*(?P<name>[a-z_]+)\((?P<arguments>.*)\)\s*", re.S)
 _LABEL = re.compile(r"\s*(?:([a-z_]+)=)?(.*)", re.S)
+_TEXT = re.compile(r"\s*'([^']*)'\s*")
 _ACCESS = re.compile(
     r"\s*(?P<part>[^\[\],\s]+(?:\s+[^\[\],\s]+)*)(?P<keys>(?:\[[^\[\]]+\])*)\s*"
 )
@@ -121,16 +122,18 @@ class PartAccess:
 
 @dataclass(frozen=True, slots=True)
 class FieldCall:
-    """A call of a function of `energize.task.shapes`: labels and parts."""
+    """A call of a function of `energize.task.shapes`: labels, and parts or texts."""
 
     name: str
     arguments: tuple[tuple[str, PartAccess], ...]
+    texts: tuple[tuple[str, str], ...] = ()
 
     def __str__(self) -> str:
-        labelled = (
+        labelled = [
             f"{label}={access}" if label else f"{access}"
             for label, access in self.arguments
-        )
+        ]
+        labelled += [f"{label}='{text}'" for label, text in self.texts]
         return f"{self.name}({', '.join(labelled)})"
 
 
@@ -138,8 +141,8 @@ def parse_call(text: str) -> FieldCall | None:
     """Return the function call of a description, or None if it names parts.
 
     Example:
-        >>> print(parse_call("chat(user=json[q],assistant=json[a])"))
-        chat(user=json[q], assistant=json[a])
+        >>> print(parse_call("placed(json[turns],user_tag='customer')"))
+        placed(json[turns], user_tag='customer')
     """
     match = _CALL.fullmatch(text)
     if match is None:
@@ -150,10 +153,15 @@ def parse_call(text: str) -> FieldCall | None:
             f"{nearest(match['name'], list(SHAPES))}"
         )
     arguments = []
+    texts = []
     for argument in match["arguments"].split(","):
         label, access = cast("re.Match[str]", _LABEL.fullmatch(argument)).groups()
-        arguments.append((label or "", parse_field(access)[0]))
-    return FieldCall(match["name"], tuple(arguments))
+        text_match = _TEXT.fullmatch(access)
+        if text_match is not None:
+            texts.append((label or "", text_match[1]))
+        else:
+            arguments.append((label or "", parse_field(access)[0]))
+    return FieldCall(match["name"], tuple(arguments), tuple(texts))
 
 
 @lru_cache(256)

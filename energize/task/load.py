@@ -729,7 +729,7 @@ def _called(
                 value = access.within(content(parts[0], keyed=bool(access.keys)))
         arguments.append((label, value))
     try:
-        return SHAPES[call.name](arguments)
+        return SHAPES[call.name]([*arguments, *call.texts])
     except DataError as reason:
         raise DataError(f"field {field!r} is {call}, but {reason}") from reason
 

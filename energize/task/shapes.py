@@ -4,7 +4,7 @@
       turns: "chat(user=json[instruction], user=json[input], assistant=json[output])"
 
 To add a function, add it to `SHAPES`. It takes the arguments in order, each with its
-label.
+label; texts in quotes come last.
 """
 
 from __future__ import annotations
@@ -121,9 +121,11 @@ def placed(arguments: Arguments) -> Any:
     """Return turns as they are, with placeholders before the first turn of the user.
 
     They are added to turns without any placeholder, one for each image and video. The
-    label `system` is the text of a first turn, for turns without it.
+    label `system` is the text of a first turn, for turns without it. Labels such as
+    `user_tag` have the keys and roles of turns that are not the usual ones.
     """
-    turns = arguments[0][1]
+    tags = {label: tag for label, tag in arguments if label.endswith("_tag")}
+    turns = _untagged(arguments[0][1], tags) if tags else arguments[0][1]
     if isinstance(turns, list) and not _is_system(turns[:1]):
         texts = _texts(arguments, "system")
         turns = [{"role": "system", "content": text} for text in texts] + turns
@@ -138,6 +140,33 @@ def placed(arguments: Arguments) -> Any:
             changed = {**turn, key: placeholders + turn[key]}
             return [*turns[:number], changed, *turns[number + 1 :]]
     return list(turns)
+
+
+_TAGGED_KEYS = {"role_tag": "role", "content_tag": "content"}
+_TAGGED_ROLES = {
+    "user_tag": "user",
+    "assistant_tag": "assistant",
+    "observation_tag": "tool",
+    "function_tag": "function_call",
+    "system_tag": "system",
+}
+
+
+def _untagged(value: Any, tags: Mapping[str, str]) -> Any:
+    """Return a turn, or turns, with the usual keys and roles in place of tags."""
+    if isinstance(value, list):
+        return [_untagged(turn, tags) for turn in value]
+    if not isinstance(value, Mapping):
+        return value
+    turn = dict(value)
+    for name, key in _TAGGED_KEYS.items():
+        if tags.get(name) in turn:
+            turn[key] = turn.pop(tags[name])
+    roles = {tags[name]: role for name, role in _TAGGED_ROLES.items() if name in tags}
+    for key in ("role", "from"):
+        if key in turn:
+            turn[key] = roles.get(str(turn[key]), turn[key])
+    return turn
 
 
 def _is_system(turns: list[Any]) -> bool:

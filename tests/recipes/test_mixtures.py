@@ -156,6 +156,77 @@ def test_a_column_of_the_system_comes_first_unless_turns_have_it(data):
     ]
 
 
+TAGS = {
+    "role_tag": "speaker",
+    "content_tag": "says",
+    "user_tag": "Customer (new)",
+    "assistant_tag": "agent",
+    "observation_tag": "lookup",
+    "function_tag": "calls",
+    "system_tag": "rules",
+}
+
+
+def said(*turns):
+    return [{"speaker": speaker, "says": text} for speaker, text in turns]
+
+
+def test_turns_of_own_tags_have_the_usual_roles(data):
+    """The tags name the keys of turns and the values of roles, as in ShareGPT."""
+    call = {"name": "stock", "arguments": {"item": "pen"}}
+    rows = [
+        said(
+            ("rules", "Be brief."),
+            ("Customer (new)", f"Pens? {number}"),
+            ("calls", json.dumps(call)),
+            ("lookup", "7"),
+            ("agent", f"tagged {number}"),
+        )
+        for number in range(6)
+    ]
+    text = json.dumps([{"dialog": turns, "image": "a_0.jpg"} for turns in rows])
+    (data / "data" / "tagged.json").write_text(text)
+    columns = {"messages": "dialog", "images": "image"}
+    described = {"file_name": "tagged.json", "formatting": "sharegpt", "tags": TAGS}
+    write("data/dataset_info.json", info() | {"t": described | {"columns": columns}})
+    dataset = read(write("run.yaml", run(dataset="t,c")))
+    assert counts(dataset, 16) == ({"tagged": 6, "c": 10}, 16)
+    for last in (False, True):
+        name = write("run.yaml", run(dataset="t", mask_history=last))
+        sample = get_train_dataset(name, batch_size=None, image_folder="data")[0]
+        roles = [turn.role for turn in sample.turns]
+        assert roles == ["system", "user", "assistant", "tool", "assistant"]
+        assert sample.turns[1].text.startswith("<image>Pens?")
+        assert sample.turns[2].extra["tool_calls"][0]["function"] == call
+        learned = [turn.learned for turn in sample.turns[2::2]]
+        assert learned == ([False, True] if last else [None, None])
+        assert sample.images[0].shape == (3, 16, 16)
+
+
+def test_answers_of_own_tags_are_ranked(data):
+    """Both answers are turns with the tags of the conversation."""
+    rows = [
+        {
+            "dialog": said(("Customer (new)", f"question {number}")),
+            "good": said(("agent", f"yes {number}"))[0],
+            "bad": said(("agent", f"no {number}"))[0],
+        }
+        for number in range(4)
+    ]
+    (data / "data" / "ranked.json").write_text(json.dumps(rows))
+    columns = {"messages": "dialog", "chosen": "good", "rejected": "bad"}
+    ranked = {"file_name": "ranked.json", "formatting": "sharegpt", "ranking": True}
+    write("data/dataset_info.json", {"r": ranked | {"columns": columns, "tags": TAGS}})
+    options = {"batch_size": None, "repeat": False}
+    samples = list(get_train_dataset("data/dataset_info.json", **options))
+    assert len(samples) == 4
+    for sample in samples:
+        turns = [*sample.prompt, *sample.chosen, *sample.rejected]
+        assert [turn.role for turn in turns] == ["user", "assistant", "assistant"]
+        number = turns[0].text.split()[1]
+        assert [turn.text for turn in turns[1:]] == [f"yes {number}", f"no {number}"]
+
+
 def test_held_out_samples_are_in_no_epoch_of_training(data):
     write("data/dataset_info.json", info())
     for size in (0.2, 15):
@@ -277,6 +348,31 @@ def test_slices_of_trl_have_the_rows_that_datasets_gives(data, bounds):
     expected = [turns[-1]["value"] for turns in rows["conversations"]]
     got = [batch[0] for batch in dataset.at(range(len(dataset)))]
     assert sorted(got) == sorted(expected)
+
+
+@pytest.mark.parametrize("bounds", SLICES.split())
+def test_slices_count_the_rows_of_all_files(data, bounds):
+    datasets = pytest.importorskip("datasets")
+    files = [f"data/{name}.json" for name in "bac"]
+    entry = {"path": "json", "data_files": files, "split": f"train{bounds}"}
+    dataset = read(write("trl.yaml", {"datasets": [entry]}))
+    rows = datasets.load_dataset(**entry, cache_dir=str(data / "cache"))
+    expected = [turns[-1]["value"] for turns in rows["conversations"]]
+    got = [batch[0] for batch in dataset.at(range(len(dataset)))]
+    assert sorted(got) == sorted(expected)
+
+
+def test_fractions_count_the_rows_of_all_files(data):
+    """All 10 rows of c.json are a quarter, so the slice gives 30 of its 50 rows."""
+    several = {"path": "json", "data_files": ["data/b.json", "data/a.json"]}
+    entries = [
+        {**several, "split": "train[10:60]", "fraction": 0.75},
+        {"path": "json", "data_files": "data/c.json", "fraction": 0.25},
+    ]
+    dataset = read(write("trl.yaml", {"datasets": entries}))
+    answers = [f"b {n}" for n in range(10, 25)] + [f"a {n}" for n in range(15)]
+    answers += [f"c {n}" for n in range(10)]
+    assert sorted(batch[0] for batch in dataset.at(range(40))) == sorted(answers)
 
 
 def test_slices_and_fractions_of_folders_and_patterns_of_trl(data):
@@ -425,7 +521,6 @@ def test_weights_of_nemotron(data):
 
 # Faults
 
-TWO_FILES = {"path": "json", "data_files": ["data/a.json", "data/b.json"]}
 FAULTS = [
     ("run.yaml", run(dataset="a,d"), ["run.yaml:2 (dataset)", "got 'd'"]),
     (
@@ -445,11 +540,11 @@ FAULTS = [
     ),
     (
         "data/dataset_info.json",
-        info(a={"columns": {"mesages": "x"}, "tags": {"user_tag": "customer"}}),
+        info(a={"columns": {"mesages": "x"}, "tags": {"user_tag": "a, b"}}),
         [
             "dataset_info.json:6 (a.columns.mesages): unknown key 'mesages'",
             "did you mean 'messages'?",
-            "turns must have human or user, not 'customer'",
+            "(a.tags.user_tag): expected a text without , and ', got 'a, b'",
         ],
     ),
     (
@@ -498,8 +593,17 @@ FAULTS = [
     ),
     (
         "trl.yaml",
-        {"datasets": [{**TWO_FILES, "split": "train[:3]"}]},
-        ["a slice needs one file, and data_files are 2. TRL slices the rows of all"],
+        {"datasets": [{"path": "data/a.json", "fraction": 0.5}, {"path": "data"}]},
+        ["trl.yaml:1 (datasets): set fraction in all or none. TRL stops here, too"],
+    ),
+    (
+        "trl.yaml",
+        {
+            "datasets": [
+                {"path": f"data/{n}.json", "fraction": float(n == "a")} for n in "ab"
+            ]
+        },
+        ["(datasets[1].fraction): none of 25 samples is left. Remove the entry"],
     ),
     (
         "trl.yaml",
