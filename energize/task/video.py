@@ -155,7 +155,7 @@ def _by_torchcodec(
         pixels = decoder.metadata.width * decoder.metadata.height
         limits.decoding.spend((3 * len(spans) + FRAME_PIXEL) * pixels)
         shown = decoder.get_frames_played_at([sum(span) / 2 for span in spans])
-    except (RuntimeError, ValueError, IndexError) as error:
+    except _TORCHCODEC_ERRORS as error:
         reason = f"torchcodec cannot decode a video: {error!s:.80}"
     else:
         starts = torch.tensor([start for start, _ in spans], dtype=torch.float64)
@@ -167,6 +167,8 @@ def _by_torchcodec(
     return None
 
 
+_TORCHCODEC_ERRORS = (RuntimeError, ValueError, IndexError, TypeError, AssertionError)
+"""Of damaged files; the last two are those of a header without sizes or times."""
 _TINY = 1e-6
 """Seconds, so that a time rounded down still means the frame that starts there."""
 

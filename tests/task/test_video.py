@@ -227,8 +227,10 @@ def test_torchcodec_is_called_with_times_where_it_is_installed(monkeypatch):
         frames.read(decoder())
     monkeypatch.undo()
     monkeypatch.setitem(sys.modules, "torchcodec.decoders", module)
-    monkeypatch.setattr(module, "VideoDecoder", _fails)
-    assert numbers_of(frames.read(decoder()).frames) == list(range(0, 60, 5))
+    for header in (None, SimpleNamespace(width=None, height=None)):
+        monkeypatch.setattr(FakeDecoder, "metadata", header)
+        monkeypatch.setattr(module, "VideoDecoder", FakeDecoder if header else _fails)
+        assert numbers_of(frames.read(decoder()).frames) == list(range(0, 60, 5))
 
 
 def _fails(source, device):
