@@ -36,6 +36,8 @@ def rows_by_value(values: Int64Array) -> list[tuple[int, Int64Array]]:
         ... ]
         [(5, [1]), (7, [0, 2])]
     """
+    if len(values) and (values == values[0]).all():  # mostly
+        return [(int(values[0]), np.arange(len(values)))]
     # 16 bits are sorted by radix, in a fraction of the time.
     narrow = (
         len(values) >= _MANY and int(values.min()) >= 0 and int(values.max()) < 2**16

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -506,17 +505,10 @@ def part_positions(dataset: Any, items: int) -> list[PartPosition]:
         >>> [(part.name, part.items) for part in part_positions(mix, 25)]
         [('web', 75), ('code', 25)]
     """
-    seen: Counter[str] = Counter()
     positions = []
-    for _, node, count in _parts(dataset, items):
-        part = node
-        earlier = 0
-        if type(node) is ContinuedDataset:
-            part = node.inputs[0]
-            earlier = node.read - node.since
+    for digest, part, count in _parts_by_digest(dataset, items):
         name = ", ".join([source.label or source.name for source in part.sources])
-        digest = _part_digest(part, seen)
-        positions.append(PartPosition(digest, name, count + earlier, part.sources))
+        positions.append(PartPosition(digest, name, count, part.sources))
     return positions
 
 
@@ -543,7 +535,18 @@ def saved_part_positions(dataset: Any, items: int, lanes: Any) -> State:
 
 
 def _items_by_digest(dataset: Any, items: int) -> dict[str, int]:
-    return {part.digest: part.items for part in part_positions(dataset, items)}
+    return {digest: count for digest, _, count in _parts_by_digest(dataset, items)}
+
+
+def _parts_by_digest(dataset: Any, items: int) -> Iterator[tuple[str, Any, int]]:
+    """Yield the digest of each part, the part, and how many of its items are taken."""
+    seen: dict[str, int] = {}
+    for _, node, count in _parts(dataset, items):
+        if type(node) is ContinuedDataset:
+            part = node.inputs[0]
+            yield _part_digest(part, seen), part, count + node.read - node.since
+        else:
+            yield _part_digest(node, seen), node, count
 
 
 def round_of(tree: State) -> State:
@@ -557,7 +560,7 @@ def round_of(tree: State) -> State:
 
 def moved(dataset: Any, moves: Mapping[str, Move]) -> Any:
     """Return the same tree with parts that go on where they were left."""
-    seen: Counter[str] = Counter()
+    seen: dict[str, int] = {}
     mix = read_mix(dataset)
     node, above = (dataset, ()) if mix is None else mix
     for way, part, _ in _parts(node, 0):
@@ -599,6 +602,9 @@ def _parts(node: Any, items: int, way: Way = ()) -> list[tuple[Way, Any, int]]:
     items in sequence.
     """
     counts = None
+    while node.traits.content_only and (node.indexed or node.sized):
+        node = node.inputs[0]
+        way = (*way, 0)
     several = len(node.inputs) > 1
     if several and (node.indexed or node.sized):
         counts = node.taken(items)
@@ -614,13 +620,13 @@ def _parts(node: Any, items: int, way: Way = ()) -> list[tuple[Way, Any, int]]:
     return parts
 
 
-def _part_digest(part: Any, seen: Counter[str]) -> str:
+def _part_digest(part: Any, seen: dict[str, int]) -> str:
     """Return a digest of what decides the order of a part; the second of one order has
     a number.
     """
     digest: str = part.fingerprint[:_DIGITS]
-    seen[digest] += 1
-    return digest if seen[digest] == 1 else f"{digest}.{seen[digest]}"
+    seen[digest] = number = seen.get(digest, 0) + 1
+    return digest if number == 1 else f"{digest}.{number}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ import json
 import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from itertools import islice, zip_longest
 from typing import Any, NamedTuple
 
@@ -63,13 +64,15 @@ class Config(NamedTuple):
 
 def config_of(dataset: Description) -> Config:
     """Compute the config of a dataset; `Dataset.order_config` has it computed once."""
-    whole = config_tree(dataset)
+    whole = _tree(deciding(dataset))
+    fingerprint = digest(whole)
+    _shorten(whole)
     functions, places = _functions_and_places(dataset)
     text = packed(whole)
     if len(text) > _LONGEST:
         text = packed(_cut(whole))
     records = _records_of(dataset)
-    return Config(fingerprint_of(dataset), text, functions, places, records)
+    return Config(fingerprint, text, functions, places, records)
 
 
 def fingerprint_of(dataset: Description) -> str:
@@ -81,7 +84,9 @@ def config_tree(dataset: Description) -> Tree:
     """Return what decides which samples come, as a JSON-able tree, in which the
     identities of sources are short.
     """
-    return _tree(deciding(dataset), _IDENTITY)
+    whole = _tree(deciding(dataset))
+    _shorten(whole)
+    return whole
 
 
 def deciding(node: Any) -> Any:
@@ -89,7 +94,15 @@ def deciding(node: Any) -> Any:
     return tree.unwrap(node)
 
 
-def _tree(outer: Description, identity: int | None = None) -> Tree:
+def _shorten(tree: Tree) -> None:
+    """Shorten the identities of sources in a config, in place."""
+    for child in tree.get("inputs", ()):
+        _shorten(child)
+    if "inputs" not in tree and isinstance(tree.get("identity"), str):
+        tree["identity"] = tree["identity"][:_IDENTITY]
+
+
+def _tree(outer: Description) -> Tree:
     node = outer
     if outer.traits.content_only:
         node = tree.unwrap(outer, tree.CONTENT_ONLY)
@@ -100,9 +113,7 @@ def _tree(outer: Description, identity: int | None = None) -> Tree:
         if name not in left_out and not callable(values.get(name)):
             settings[name] = value
     if node.inputs:
-        settings["inputs"] = [_tree(child, identity) for child in node.inputs]
-    elif isinstance(settings.get("identity"), str):
-        settings["identity"] = settings["identity"][:identity]
+        settings["inputs"] = [_tree(child) for child in node.inputs]
     return settings
 
 
@@ -429,8 +440,12 @@ def _short(value: Any) -> str:
 def packed(tree: Tree) -> str:
     """Return a JSON-able tree as text: readable if it is short, else compressed."""
     text = json.dumps(tree, separators=(",", ":"))
-    if len(text) <= _PLAIN:
-        return text
+    return text if len(text) <= _PLAIN else _zipped(text)
+
+
+@lru_cache(4)
+def _zipped(text: str) -> str:
+    """Return a text compressed; the details of states of a run are equal."""
     return base64.b64encode(zlib.compress(text.encode(), 9)).decode()
 
 

@@ -47,14 +47,14 @@ def described(value: Any) -> Any:
     """
     if type(value) in ATOMS:
         return value
+    if type(value) is dict or isinstance(value, Mapping):
+        return {str(key): described(entry) for key, entry in value.items()}
     if getattr(value, "ndim", None) == 0:  # a number of numpy, or a tensor of one
         value = value.item()
     if isinstance(value, int | float | str):
         return value
     if isinstance(value, Fraction):
         return str(value)
-    if isinstance(value, Mapping):
-        return {str(key): described(entry) for key, entry in value.items()}
     if isinstance(value, list | tuple):
         return [described(entry) for entry in value]
     return _object_described(value)

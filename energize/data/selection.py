@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar, cast
 
 import numpy as np
 
@@ -507,6 +507,9 @@ def source_labels(sources: Sequence[SourceNode[Any]]) -> list[str]:
     >>> source_labels([ListSource("a", name="x"), ListSource("b", name="x")])
     ['x #1', 'x #2']
     """
+    given = [source.label for source in sources]
+    if None not in given and len(set(given)) == len(given):
+        return cast("list[str]", given)
     paths = [*map(_place, sources)]
     pairs = {(source.label, path) for source, path in zip(sources, paths, strict=True)}
     owners = Counter(label for label, _ in pairs)

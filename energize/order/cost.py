@@ -36,7 +36,7 @@ _LEAST = 1024
 _AMONG = 2**15
 """Items in the blocks of all lines of a mix; limits the memory of large mixes."""
 
-_TOGETHER = 4
+_TOGETHER = 16
 """Blocks whose costs are summed at once, on the way to a distant block."""
 
 _KEPT = 2**15

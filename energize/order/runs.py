@@ -152,7 +152,7 @@ class Apportionment:
         counts = np.full(tree.leaves + len(tree.whole), slots, dtype=np.int64)
         for end, begin in pairwise(tree.ends[::-1]):
             of_nodes = counts[tree.leaves + begin : tree.leaves + end]
-            light, _ = self._light(np.arange(begin, end), of_nodes)
+            light, _ = self._light(slice(begin, end), of_nodes)
             counts[tree.light[begin:end]] = light
             counts[tree.heavy[begin:end]] = of_nodes - light
         return counts[: tree.leaves]
@@ -178,7 +178,7 @@ class Apportionment:
             count = np.where(is_light, light, count - light)
 
     def _light(
-        self, inner: Int64Array, counts: Int64Array
+        self, inner: Int64Array | slice, counts: Int64Array
     ) -> tuple[Int64Array, BoolArray]:
         """Return the slots of light children among the first slots of inner nodes.
 

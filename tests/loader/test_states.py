@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import zlib
 
 import pytest
 
@@ -352,3 +353,32 @@ def test_a_state_of_a_longer_loop_goes_on_in_a_shorter_one():
     with loader_of(EpochizeDataset(RepeatDataset(numbers(40)), 5)) as shorter:
         shorter.load_state_dict(state)
         assert [list(shorter), list(shorter)] == [[7, 8, 9], [10, 11, 12, 13, 14]]
+
+
+def test_sources_are_described_once_for_all_states_of_a_run(monkeypatch):
+    described = []
+    settings = ListSource.settings
+    monkeypatch.setattr(
+        ListSource,
+        "settings",
+        lambda source: described.append(source.name) or settings(source),
+    )
+    names = [f"source {number}" for number in range(100)]
+    sources = [ListSource(range(5), name=name) for name in names]
+    shuffled = [ShuffleDataset(source) for source in sources]
+    loader = loader_of(BlendDataset(*((each, 1) for each in shuffled)))
+    zipped = []
+    compress = zlib.compress
+    monkeypatch.setattr(
+        zlib, "compress", lambda data, level: zipped.append(data) or compress(data)
+    )
+    batches = iter(loader)
+    next(batches)
+    assert sorted(described) == sorted(names)
+    loader.state_dict()
+    next(batches)
+    described.clear()
+    zipped.clear()
+    loader.state_dict()
+    assert not described
+    assert [data.startswith(b'{"position":2') for data in zipped] == [True]

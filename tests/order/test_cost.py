@@ -193,3 +193,16 @@ def test_passes_shuffled_together_are_not_summed_one_by_one(over_epochs):
         ).locate(np.arange(start, start + size))
         times = np.bincount(members, minlength=blend.inputs[number].size)
         assert set(times.tolist()) == {over_epochs}
+
+
+def test_a_distant_slot_sums_many_blocks_of_a_pass_at_once(monkeypatch):
+    asked = []
+
+    def costs(positions):
+        asked.append(len(positions))
+        return positions % 7 + 1.0
+
+    line = CostLine(costs, Cycle(10**6, float((np.arange(10**6) % 7 + 1).sum())), key=1)
+    assert line.due(10**12 + 0.5) > 10**11
+    assert 100_000 < sum(asked) < 10**6
+    assert len(asked) <= sum(asked) // (8 * 4096) + 2
