@@ -153,18 +153,18 @@ def _functions_and_places(dataset: Description) -> tuple[tuple[str, ...], str]:
         node = waiting.pop()
         if len(functions) < _FUNCTIONS:
             values = (getattr(node, name) for name in node.parameter_names)
-            described_functions = (
-                (value, described(value)) for value in values if callable(value)
-            )
-            names = (
-                text if isinstance(text, str) else name_of(value)
-                for value, text in described_functions
-            )
-            functions.update(dict.fromkeys(names))
+            functions.update(dict.fromkeys(map(_function, filter(callable, values))))
         if not node.inputs and "path" in node.__dict__:
             places.append(str(node.path))
         waiting.extend(node.inputs[::-1])
     return tuple(functions), digest(places)
+
+
+def _function(value: Any) -> str:
+    """Return the name of a function in the details of a state."""
+    # Objects with an order name have descriptions that are trees, not texts.
+    text = None if hasattr(value, "order_name") else described(value)
+    return text if isinstance(text, str) else name_of(value)
 
 
 def _records_of(dataset: Any) -> dict[str, str]:
