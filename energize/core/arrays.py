@@ -74,3 +74,15 @@ def as_tensor(value: Any, dtype: torch.dtype | None = None) -> torch.Tensor:
     """
     device = value.device if isinstance(value, torch.Tensor) else "cpu"
     return torch.as_tensor(value, dtype=dtype, device=device)
+
+
+def is_plain(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor is a part of this machine's memory and nothing more."""
+    strided = tensor.device.type == "cpu" and tensor.layout is torch.strided
+    odd = (
+        tensor.is_quantized
+        or tensor.requires_grad
+        or tensor.is_conj()
+        or tensor.is_neg()
+    )
+    return type(tensor) is torch.Tensor and strided and not odd and tensor.numel() > 0

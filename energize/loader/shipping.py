@@ -30,6 +30,7 @@ from typing import Any, BinaryIO, NamedTuple, Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from energize.core.arrays import is_plain
 from energize.core.blends import NOT_EDITED, Edits
 from energize.core.failures import LeftOut
 from energize.core.ignored import Line
@@ -514,22 +515,11 @@ def _tensor_pickler(
 
 
 def _reduced(tensor: torch.Tensor) -> Any:
-    if not _is_plain(tensor):
+    if not is_plain(tensor):
         return tensor.__reduce_ex__(5)  # type: ignore[no-untyped-call]
     flat = tensor.contiguous().reshape(-1).view(torch.uint8)
     buffer = pickle.PickleBuffer(flat.numpy().data)
     return _tensor, (buffer, tensor.dtype, tuple(tensor.shape))
-
-
-def _is_plain(tensor: torch.Tensor) -> bool:
-    strided = tensor.device.type == "cpu" and tensor.layout is torch.strided
-    odd = (
-        tensor.is_quantized
-        or tensor.requires_grad
-        or tensor.is_conj()
-        or tensor.is_neg()
-    )
-    return strided and not odd and tensor.numel() > 0
 
 
 def _tensor(data: Any, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:

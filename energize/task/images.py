@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import logging
 import struct
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
@@ -112,8 +113,11 @@ def decode_image(
     if spec.container == "torch":
         pixels = _channels_first(pixels)
     if spec.floating:
-        pixels = np.divide(pixels, 255, dtype=np.float32)
-    return pixels if spec.container == "numpy" else torch.from_numpy(pixels)
+        pixels = np.divide(pixels, 255, dtype=np.float32, order="C")
+    if spec.container == "numpy":
+        return pixels
+    # numpy transposes bytes faster than torch.
+    return torch.from_numpy(np.ascontiguousarray(pixels))
 
 
 def image_size(data: bytes, *, orient: bool = False) -> tuple[int, int]:
@@ -163,14 +167,11 @@ def _upright(pixels: npt.NDArray[Any], orientation: int) -> npt.NDArray[Any]:
 
 
 def _channels_first(pixels: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return pixels in the layout and integers of tensors."""
+    """Return a view of pixels in the shape of tensors, with integers that they have."""
     if pixels.dtype.kind == "u" and pixels.itemsize > 1:
         # torch cannot add up other integers of 16 bits.
         pixels = pixels.astype(np.int32)
-    # numpy transposes bytes faster than torch.
-    return (
-        np.ascontiguousarray(pixels.transpose(2, 0, 1)) if pixels.ndim == 3 else pixels
-    )
+    return pixels.transpose(2, 0, 1) if pixels.ndim == 3 else pixels
 
 
 def _by_turbo(
@@ -186,13 +187,32 @@ def _by_turbo(
     limits.spend_pixels(height * width, spec.pixel, data)
     factor = _factor(width, height, min_side)
     is_gray = spec.mode == "L"
+    height = -(-height // factor)
+    width = -(-width // factor)
+    is_copied = spec.floating or (spec.container == "torch" and not is_gray)
     pixels: npt.NDArray[np.uint8] = simplejpeg.decode_jpeg(
         data,
         "GRAY" if is_gray else spec.mode,
-        min_height=-(-height // factor),
-        min_width=-(-width // factor),
+        min_height=height,
+        min_width=width,
+        buffer=_scratch(height * width * len(spec.mode)) if is_copied else None,
     )
     return pixels[..., 0] if is_gray else pixels
+
+
+_scratches = threading.local()
+_MOST_SCRATCH = 2**25
+"""Bytes of pixels in memory that a thread keeps for its next image."""
+
+
+def _scratch(size: int) -> npt.NDArray[np.uint8]:
+    """Return memory for pixels that are copied before the next image is decoded."""
+    kept: npt.NDArray[np.uint8] | None = getattr(_scratches, "memory", None)
+    if kept is None or len(kept) < size:
+        kept = np.empty(size, dtype=np.uint8)
+        if size <= _MOST_SCRATCH:
+            _scratches.memory = kept
+    return kept[:size]
 
 
 def _by_pillow(

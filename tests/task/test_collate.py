@@ -39,6 +39,19 @@ def test_tensors():
     assert torch.equal(batch_stack([torch.ones(2)] * 3), torch.ones(3, 2))
     assert batch_pad_stack([torch.tensor(1), torch.tensor(2)]).tolist() == [1, 2]
     assert batch_list((1, 2)) == [1, 2]
+    large = torch.arange(3 * 2**19, dtype=torch.int32).view(3, 2**10, 2**9)
+    for tensor in (
+        large,
+        large.bfloat16(),
+        large.permute(1, 2, 0),
+        torch.view_as_complex(large.float().view(3, -1, 2)).conj(),
+        large.float().requires_grad_(),
+    ):
+        stacked = batch_stack([tensor, tensor.flip(0)])
+        expected = torch.stack([tensor, tensor.flip(0)])
+        assert torch.equal(stacked, expected)
+        assert stacked.stride() == expected.stride()
+        assert stacked.requires_grad == expected.requires_grad
     one, whole, meta = (
         torch.zeros(1),
         torch.zeros(1).long(),

@@ -207,6 +207,20 @@ def test_a_reduced_jpeg_has_the_same_pixels_by_both_decoders(min_side, size):
     assert upright.shape == (3, *size)
 
 
+@pytest.mark.parametrize("name", sorted(IMAGE_SPECS))
+def test_an_image_keeps_its_pixels_when_others_are_decoded(name):
+    decoder = SampleDecoder(image_decode=name)
+    images = [encoded(picture(side, 34), "JPEG") for side in (50, 8, 50)]
+    first = decoder.decode("jpg", images[0])
+    before = np.asarray(first).copy()
+    for data in images[1:] * 2:
+        decoder.decode("jpg", encoded(PIL.Image.new("RGB", (50, 34)), "JPEG"))
+        decoder.decode("jpg", data)
+    assert np.array_equal(np.asarray(first), before)
+    if hasattr(first, "is_contiguous"):
+        assert first.is_contiguous()
+
+
 def test_only_a_jpeg_is_reduced():
     decoder = SampleDecoder(image_decode="rgb8", min_side=1)
     for image_format in ("PNG", "WEBP", "TIFF", "JPEG2000"):
