@@ -6,6 +6,7 @@
 plot. Two folders of photographs have six and four tenths of the samples; MosaicML
 Streaming and litData read them in their own formats. Batches have 32 samples: bytes
 ("raw"), or pixels as uint8 ("decoded"), which have to be equal in number and size.
+Samples of "small" have 200 random bytes.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from benchmarks.common.comparing import (
     run_module,
 )
 from benchmarks.common.measuring import Case
-from benchmarks.common.photographs import prepared_folder
+from benchmarks.common.photographs import SIDE, prepared_folder
 
 __all__ = ["parsed", "run"]
 
@@ -45,34 +46,34 @@ _BATCH_SIZE = 32
 def run(arguments: argparse.Namespace, console: Console) -> dict[str, Comparison]:
     """Measure all cases and print them as they come."""
     subjects = _subjects(arguments)
-    folder = _two_folders(Path(arguments.data), arguments.samples, subjects)
     comparisons: dict[str, Comparison] = {}
-    for name, case in _cases(str(folder), arguments.samples).items():
+    for name, (side, image_decode, workers) in _CASES.items():
         if arguments.only and not any(text in name for text in arguments.only):
             continue
+        root = Path(arguments.data)
+        folder = _two_folders(root, arguments.samples, side, subjects)
+        case = Case(
+            folder=str(folder),
+            image_decode=image_decode,
+            batch_size=_BATCH_SIZE,
+            workers=workers,
+            samples=arguments.samples,
+        )
         _warm_page_cache(folder)
         comparisons[name] = compare(case, subjects, arguments.runs)
         console.print(_table(name, comparisons[name]))
     return comparisons
 
 
-def _cases(folder: str, samples: int) -> dict[str, Case]:
-    def case(image_decode: str | None, workers: int) -> Case:
-        return Case(
-            folder=folder,
-            image_decode=image_decode,
-            batch_size=_BATCH_SIZE,
-            workers=workers,
-            samples=samples,
-        )
-
-    return {
-        "raw, in process": case(None, 0),
-        "raw, 2 workers": case(None, 2),
-        "decoded, in process": case("torchrgb8", 0),
-        "decoded, 2 workers": case("torchrgb8", 2),
-    }
-
+_CASES: Mapping[str, tuple[int, str | None, int]] = {
+    "raw, in process": (SIDE, None, 0),
+    "raw, 2 workers": (SIDE, None, 2),
+    "small, in process": (0, None, 0),
+    "small, 2 workers": (0, None, 2),
+    "decoded, in process": (SIDE, "torchrgb8", 0),
+    "decoded, 2 workers": (SIDE, "torchrgb8", 2),
+}
+"""Sides of photographs, what they are decoded to, and number of workers."""
 
 _PEERS = ("energon", "streaming", "litdata")
 """Libraries with environments of their own."""
@@ -93,13 +94,15 @@ def _subjects(arguments: argparse.Namespace) -> dict[str, Subject]:
     return subjects
 
 
-def _two_folders(root: Path, samples: int, subjects: Mapping[str, Subject]) -> Path:
+def _two_folders(
+    root: Path, samples: int, side: int, subjects: Mapping[str, Subject]
+) -> Path:
     """Return a folder of two folders of photographs, in all formats that are read."""
-    folder = root / f"two-{samples}"
+    folder = root / (f"two-{samples}" + f"-{side}" * (side != SIDE))
     folder.mkdir(parents=True, exist_ok=True)
     for part in ("0", "1"):
         if not (folder / part).exists():
-            made = prepared_folder(folder / "made", samples // 2)
+            made = prepared_folder(folder / "made", samples // 2, side)
             shutil.copytree(made, folder / part)
         for name in set(subjects) & {"streaming", "litdata"}:
             suffix = {"streaming": "mds", "litdata": "litdata"}[name]

@@ -24,6 +24,8 @@ _PHOTOGRAPHS = ("astronaut", "coffee", "chelsea", "rocket", "hubble_deep_field")
 _SHARDS = 8
 _SMALLEST_CROP = 160
 _QUALITY = 85
+_SMALL = 160
+"""Bytes in place of a photograph: with its caption, a sample has about 200."""
 
 
 def prepared_folder(
@@ -34,7 +36,8 @@ def prepared_folder(
     Args:
         root: Folder of all such folders.
         samples: Number of photographs.
-        side: Their width, and their height without `height`.
+        side: Their width, and their height without `height`; 0 for `_SMALL` random
+            bytes in place of a photograph.
         height: Their height.
     """
     size = (side, height or side)
@@ -65,7 +68,10 @@ def _samples(count: int, size: tuple[int, int]) -> Iterator[dict[str, Any]]:
     random = np.random.default_rng(0)
     for number in range(count):
         name = _PHOTOGRAPHS[random.integers(len(_PHOTOGRAPHS))]
-        jpeg = _jpeg(_crop(photographs[name], random, size))
+        if size[0]:
+            jpeg = _jpeg(_crop(photographs[name], random, size))
+        else:
+            jpeg = random.bytes(_SMALL)
         caption = f"photograph {number}: a part of {name}"
         yield {"__key__": f"{number:08d}", "jpg": jpeg, "txt": caption}
 
