@@ -1,5 +1,6 @@
 """Settings shared by all tests."""
 
+import gc
 import os
 import re
 import signal
@@ -110,6 +111,12 @@ def pytest_collection_modifyitems(items):
     items.sort(
         key=lambda each: (places.get(each.path.stem, len(LONG)), -tests[each.path])
     )
+
+
+def pytest_collection_finish():
+    """What all tests have imported is left out of every collection of garbage."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="module")
