@@ -507,9 +507,9 @@ def source_labels(sources: Sequence[SourceNode[Any]]) -> list[str]:
     >>> source_labels([ListSource("a", name="x"), ListSource("b", name="x")])
     ['x #1', 'x #2']
     """
-    given = [source.label for source in sources]
-    if None not in given and len(set(given)) == len(given):
-        return cast("list[str]", given)
+    names = [source.label for source in sources]
+    if None not in names and len(set(names)) == len(names):
+        return cast("list[str]", names)
     paths = [*map(_place, sources)]
     pairs = {(source.label, path) for source, path in zip(sources, paths, strict=True)}
     owners = Counter(label for label, _ in pairs)

@@ -188,18 +188,18 @@ def _entry(text: RecipeText, name: str, run: Mapping[str, Any]) -> RecipeEntry:
         text.fault((name, "columns", column), f"{fieldless}. {_FIELDLESS[column]}")
     tags = row.get("tags") or {}
     text.check_keys((name, "tags"), tags, _TAGS, effect)
-    own = {
+    unusual = {
         tag: tags[tag]
         for tag, usual in _TAGS.items()
         if tags.get(tag) not in (None, *usual)
     }
-    for tag, value in own.items():
+    for tag, value in unusual.items():
         if not isinstance(value, str) or {*value} & {*",'"}:
             expected = f"expected a text without , and ', got {short(value)}"
             text.fault((name, "tags", tag), f"{expected}. Rename it in the data")
     fields = conversation_fields(
         columns,
-        own,
+        unusual,
         ranking=bool(row.get("ranking")),
         last=bool(run.get("mask_history")),
     )

@@ -207,12 +207,12 @@ _MOST_SCRATCH = 2**25
 
 def _scratch(size: int) -> npt.NDArray[np.uint8]:
     """Return memory for pixels that are copied before the next image is decoded."""
-    kept: npt.NDArray[np.uint8] | None = getattr(_scratches, "memory", None)
-    if kept is None or len(kept) < size:
-        kept = np.empty(size, dtype=np.uint8)
+    memory: npt.NDArray[np.uint8] | None = getattr(_scratches, "memory", None)
+    if memory is None or len(memory) < size:
+        memory = np.empty(size, dtype=np.uint8)
         if size <= _MOST_SCRATCH:
-            _scratches.memory = kept
-    return kept[:size]
+            _scratches.memory = memory
+    return memory[:size]
 
 
 def _by_pillow(
