@@ -798,6 +798,16 @@ class AVDecoder(MediaDecoder):
         with _opened(self.open_stream(), self.description) as container:
             return _video_stream(container) is not None
 
+    def get_video_stream_index(self) -> int:
+        """Return the index of the decoded video stream among all streams.
+
+        Raises:
+            DecodeError: If the file is damaged or has no video stream.
+        """
+        with _opened(self.open_stream(), self.description) as container:
+            stream = _video_stream(container)
+            return _required(stream, self.description, "video stream").index
+
     def _indexed(self, *, decoding: bool = False) -> _FrameIndex:
         if self._index is None or decoding:
             self._index = _frame_index(

@@ -151,7 +151,9 @@ def _by_torchcodec(
     if decoders is None:
         return None
     try:
-        decoder = decoders.VideoDecoder(video.open_stream().read(), device="cpu")
+        stream = video.get_video_stream_index()
+        data = video.open_stream().read()
+        decoder = decoders.VideoDecoder(data, stream_index=stream, device="cpu")
         pixels = decoder.metadata.width * decoder.metadata.height
         limits.decoding.spend((3 * len(spans) + FRAME_PIXEL) * pixels)
         shown = decoder.get_frames_played_at([sum(span) / 2 for span in spans])

@@ -20,7 +20,7 @@ from energize import ConversationSample, get_train_dataset
 from energize.data.av import AVDecoder
 from energize.encoders import ModelPacking, VideoFrames, VideoTaskEncoder
 from energize.errors import ConfigError, DecodeError
-from tests.support.videos import CONTAINERS, numbers_of, video, wav
+from tests.support.videos import CONTAINERS, numbers_of, picture_of, video, wav
 
 STEPS = (0, 400, 500, 600, 1600, 1900)
 """The starts of frames of a video, in 1/1000 s."""
@@ -122,12 +122,31 @@ def of_two_sizes():
     return made
 
 
+def of_two_streams():
+    """A file whose second stream, with other frames, is the default one."""
+    file = io.BytesIO()
+    with av.open(file, "w", format="mp4") as output:
+        streams = [output.add_stream("libx264", rate=10) for _ in range(2)]
+        streams[0].disposition = 0
+        streams[1].disposition = av.stream.Disposition.default.value
+        for stream in streams:
+            stream.width, stream.height, stream.pix_fmt = 64, 48, "yuv420p"
+        for number in range(40):
+            pixels = picture_of(number // 2), picture_of(100 + number // 2)
+            frame = av.VideoFrame.from_ndarray(pixels[number % 2], format="rgb24")
+            output.mux(streams[number % 2].encode(frame))
+        for stream in streams:
+            output.mux(stream.encode())
+    return file.getvalue()
+
+
 VARYING = {"frames": 6, "times": STEPS, "rate": Fraction(10)}
 LATE = {**VARYING, "times": tuple(5000 + step for step in STEPS)}
 FILES = {
     **{name: partial(video, name) for name in CONTAINERS},
     **{f"varying {n}": partial(video, n, **VARYING) for n in list(CONTAINERS)[:7]},
     **{f"late {name[:3]}": partial(video, name, **LATE) for name in CONTAINERS},
+    "two streams": of_two_streams,
     **{f"turned {n}": lambda n=n: turned(video("mp4 hevc"), n) for n in range(4)},
 }
 
@@ -151,6 +170,8 @@ def test_torchcodec_itself_decodes_where_its_frames_are_exact(torchcodec, monkey
         frames = VideoFrames(fps=5, multiple_of=1, backend="torchcodec")
         sampled = frames.read(AVDecoder(video(name)))
         assert numbers_of(sampled.frames) == list(range(0, 60, 5))
+    sampled = replace(frames, fps=2).read(AVDecoder(of_two_streams()))
+    assert numbers_of(sampled.frames) == [0, 5, 10, 15]
     for name in ("ts h264", "avi h264 mp3", "avi mpeg4"):
         assert frames.read(AVDecoder(video(name))).frames is None
 
@@ -194,7 +215,7 @@ class FakeDecoder:
     late = 0
     metadata = SimpleNamespace(width=64, height=48)
 
-    def __init__(self, source, device):
+    def __init__(self, source, stream_index, device):
         self.video = AVDecoder(source)
         *self.starts, _ = self.video.get_frame_times()
 
@@ -233,7 +254,7 @@ def test_torchcodec_is_called_with_times_where_it_is_installed(monkeypatch):
         assert numbers_of(frames.read(decoder()).frames) == list(range(0, 60, 5))
 
 
-def _fails(source, device):
+def _fails(source, stream_index, device):
     raise RuntimeError("no stream")
 
 
