@@ -178,7 +178,8 @@ def test_a_state_and_a_step_are_enough(home, tmp_path):
     refused(rows, "blame", home / "own.pt")
 
 
-def test_a_file_of_rows_is_named_once(tmp_path):
+def test_a_file_of_rows_is_named_once(tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "400")  # no path is wrapped
     rows, state = tmp_path / "rows.jsonl", tmp_path / "state.pt"
     rows.write_text("".join(json.dumps({"text": f"row {n}"}) + "\n" for n in range(4)))
     (tmp_path / "mix.yaml").write_text(
