@@ -104,7 +104,8 @@ class VideoFrames:
         Raises:
             DecodeError: If the video is damaged or has no frames.
         """
-        *starts, end = video.get_frame_times()
+        bounds = video.get_frame_times()
+        *starts, end = bounds
         duration = end - starts[0]
         numbers = [
             bisect_right(starts, starts[0] + at + _TINY) - 1
@@ -112,7 +113,7 @@ class VideoFrames:
         ]
         frames = None
         if self.backend != "pyav":
-            spans = [((*starts, end)[n], (*starts, end)[n + 1]) for n in numbers]
+            spans = [(bounds[n], bounds[n + 1]) for n in numbers]
             frames = _by_torchcodec(video, spans, required=self.backend == "torchcodec")
         if frames is None:
             frames = _by_pyav(video, numbers)
