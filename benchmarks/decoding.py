@@ -48,6 +48,8 @@ __all__ = ["main"]
 _BATCH = 32
 _WARM_UP = 6
 """Batches before the clock starts, more than workers have ready."""
+_AHEAD = 2
+"""Batches that each worker prepares while the decoder is measured."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,7 +139,7 @@ def _batches(case: Case, folder: Path, workers: int) -> Iterator[Any]:
         max_samples_per_sequence=100,
         task_encoder=encoder,
     )
-    return iter(get_loader(dataset))
+    return iter(get_loader(dataset, prefetch_factor=_AHEAD))
 
 
 def _energize(batches: Iterator[Any], samples: int) -> Spent:
