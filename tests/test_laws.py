@@ -3,6 +3,7 @@ of it."""
 
 from __future__ import annotations
 
+import gc
 import random
 from collections import Counter
 from itertools import chain, islice
@@ -28,7 +29,7 @@ from energize import (
     SkipSample,
 )
 from energize.core.node import INFINITE, NodeTraits, StreamTraits
-from energize.core.randomness import PROVEN
+from energize.core.randomness import PROVEN, DrawingIterator
 from energize.core.trace import refs_of
 from energize.errors import NotRepeatableError
 from energize.nodes import Lane
@@ -66,6 +67,24 @@ def test_an_indexed_dataset_is_the_same_stream_however_it_is_read(name):
 def test_a_stream_resumes_at_every_item_and_lanes_are_the_same_whoever_reads_them(name):
     check_resume(STREAMS[name], items=12, lanes=(1, 3))
     check_topology(STREAMS[name], epochs=2, items=40, lanes=(2, 3, 6))
+
+
+def open_iterators():
+    return sum(isinstance(each, DrawingIterator) for each in gc.get_objects())
+
+
+@pytest.mark.parametrize("name", STREAMS)
+def test_iterators_of_users_end_with_the_cursor_and_not_by_the_garbage_collector(name):
+    gc.collect()
+    before = open_iterators()
+    gc.disable()
+    try:
+        cursor = STREAMS[name].open()
+        list(islice(cursor, 3))
+        del cursor
+        assert open_iterators() <= before
+    finally:
+        gc.enable()
 
 
 def refs_in(dataset, positions, before=0):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from abc import ABC, abstractmethod
 from array import array
@@ -396,6 +397,12 @@ class StreamReader(Reader[T]):
 
     def close(self) -> None:
         self.stream.close()
+
+    def __del__(self) -> None:
+        # Generators of users end here, with the last reference. The garbage collector
+        # would end them in any thread, even while it starts another thread.
+        if not sys.is_finalizing() and hasattr(self, "stream"):
+            self.close()
 
 
 DatasetReader: TypeAlias = PositionReader[T] | StreamReader[T]
