@@ -72,19 +72,16 @@ class Watchdog:
             self.since = None
 
     def close(self) -> None:
-        """End the watching thread."""
-        thread = self._thread
-        self._thread = None
-        if (
-            thread is None or os.getpid() != self._owner
-        ):  # its thread did not come through a fork
+        """Signal the watching thread to end.
+
+        It is not joined: the garbage collector may call this in any thread, even in one
+        that holds the locks of `threading`.
+        """
+        if os.getpid() != self._owner:  # its thread did not come through a fork
             return
         with self._changed:
             self._closed = True
             self._changed.notify_all()
-        if thread is not threading.current_thread():
-            thread.join()
-        self._closed = False
 
     def _watch(self) -> None:
         look = min(_LOOK, (self._warn_after or _LOOK) / 8)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import resource
 import signal
@@ -65,6 +66,23 @@ def test_a_late_item_is_told_of_with_what_is_busy(workers, streams, caplog):
         assert "energize worker 0 (pid" in told[0]
         assert "to answer" in told[0]
     assert loader.workers_replaced == 0
+
+
+def watching_threads() -> int:
+    return sum(each.name == "energize watch" for each in threading.enumerate())
+
+
+def test_the_watching_thread_ends_after_the_loader():
+    before = watching_threads()
+    loader = loading(late_for_three, 0, warn_after=60.0)
+    next(iter(loader))
+    assert watching_threads() == before + 1
+    del loader
+    gc.collect()
+    until = time.monotonic() + 10
+    while watching_threads() > before and time.monotonic() < until:
+        time.sleep(0.01)
+    assert watching_threads() == before
 
 
 @pytest.mark.parametrize("streams", [False, True])
