@@ -27,6 +27,7 @@ from energize.report.forecast import indexed
 
 app = typer.Typer(
     add_completion=False,
+    rich_markup_mode=None,
     no_args_is_help=True,
     help="Show, fill or clear the node cache of this machine.",
 )

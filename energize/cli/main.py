@@ -168,7 +168,7 @@ def load_command(name: str) -> Any:
     if isinstance(target, typer.Typer):
         command = typer.main.get_group(target)
     else:
-        app = typer.Typer(add_completion=False)
+        app = typer.Typer(add_completion=False, rich_markup_mode=None)
         app.command()(target)
         command = typer.main.get_command(app)
     command.name = name
@@ -184,7 +184,9 @@ class _Commands(TyperGroup):
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         for name, entry in COMMANDS.items():
-            self.commands[name] = TyperCommand(name, help=entry.summary)
+            self.commands[name] = TyperCommand(
+                name, help=entry.summary, short_help=entry.summary
+            )
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Return the name of a command, the imported command, and its arguments."""
@@ -221,6 +223,7 @@ class _Commands(TyperGroup):
 
 app = typer.Typer(
     cls=_Commands,
+    rich_markup_mode=None,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,

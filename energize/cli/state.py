@@ -57,6 +57,7 @@ from energize.report.forecast import simulate as simulated
 
 app = typer.Typer(
     add_completion=False,
+    rich_markup_mode=None,
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
     help=(
@@ -145,7 +146,7 @@ def mix_of(
 @app.command("diff")
 @takes_run
 def diff(state: StatePath, mix: MixPath, run: RunOptions) -> None:
-    """Show how a mix differs from that of a state; exit with 1 if it does.
+    """Compare a mix with that of a state; exit with 1 if they differ.
 
     The options must be those of the run.
     """
@@ -173,7 +174,7 @@ def remap(
         ),
     ],
 ) -> None:
-    """Write the state that resumes a run in an edited mix, with every source in place.
+    """Write the state that resumes a run in an edited mix.
 
     The options must be those of the run. A loader does the same with
     load_state_dict(state, on_mismatch="remap").
@@ -458,6 +459,7 @@ def write_state(saved: SavedState, file: Path) -> None:
 
 checkpoint = typer.Typer(
     add_completion=False,
+    rich_markup_mode=None,
     no_args_is_help=True,
     help="Same as `state`, with the names of Megatron-Energon.",
 )
