@@ -96,6 +96,21 @@ SLOW = (
     "test_lightnings_own_launcher",
     "leaves_no_shard_and_frees_the_folder[terminate]",
     "leaves_no_shard_and_frees_the_folder[interrupt]",
+    "test_a_change_at_any_step_loses_no_sample_on_any_ranks",
+    "on_2_and_3_ranks[fsdp-together-budget]",
+    "test_without_align_it_hangs_or_fails_in_a_collective[ddp-fixed]",
+    "test_it_runs[levelling]",
+    "test_it_runs[planned_packs]",
+    "test_energize_starts_anywhere_and_a_library_that_replays_does_not",
+    "test_a_batch_that_is_not_the_next_one_is_no_measurement",
+    "test_what_the_pages_say_of_packs_and_levels",
+    "test_ray_whose_worker_is_killed",
+    "test_any_item_that_workers_made",
+    "test_of_10_000_sources[blend]",
+    "test_level_ranks_give_the_parameters_of_one_process",
+    "test_what_passes_is_not_seen_and_what_lasts_is_an_error[webdataset]",
+    "test_energon_finds_the_same_leaves[val]",
+    "test_the_losses_of_a_pack_are_those_of_its_samples[qwen2_vl-numbers0]",
 )
 """The longest jobs, which run with `-m slow` alone: all others end in minutes."""
 

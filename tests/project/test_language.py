@@ -10,6 +10,7 @@ import importlib.util
 import re
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -74,6 +75,7 @@ MOST_SPEAKING_MESSAGES = 80
 MOST_WORDS = 40_000
 
 
+@cache
 def trees() -> dict[Path, ast.Module]:
     return {path: ast.parse(path.read_text()) for path in MODULES}
 
@@ -95,6 +97,7 @@ def words(name: str) -> set[str]:
     return set(re.findall(r"[a-z]+", re.sub(r"([A-Z])", r"_\1", name).lower()))
 
 
+@cache
 def docstrings() -> list[str]:
     return [
         node.value.value
