@@ -4,6 +4,8 @@ value.
 
 from __future__ import annotations
 
+import math
+import weakref
 from collections.abc import Callable
 from itertools import pairwise
 from typing import Any, TypeAlias
@@ -66,6 +68,60 @@ def pairs_by_value(
     for value, rows in rows_by_value(values):
         first[rows], second[rows] = find(value, rows)
     return first, second
+
+
+POOLED = 2**19
+"""Bytes from which the memory of an array is reused."""
+
+_MOST_FREE = 2**29
+"""Bytes of freed memory that a process keeps for its next arrays."""
+
+
+class _Pool:
+    """Freed memory for arrays: the kernel clears and maps every page of new memory.
+
+    Without a lock: arrays are also released by the garbage collector, in any thread.
+    """
+
+    def __init__(self) -> None:
+        self._free = dict[int, list[npt.NDArray[np.uint8]]]()
+
+    def take(self, size: int) -> memoryview:
+        """Return memory, which is given back with the last array over it."""
+        # At most an eighth more, so that arrays of slightly different sizes share it.
+        step = 1 << max(0, size.bit_length() - 4)
+        whole = -(-size // step) * step
+        try:
+            memory = self._free[whole].pop()
+        except LookupError:
+            memory = np.empty(whole, dtype=np.uint8)
+        lease = memory[:size]  # what is made of it keeps this very object
+        weakref.finalize(lease, self._give_back, memory).atexit = False
+        return lease.data
+
+    def _give_back(self, memory: npt.NDArray[np.uint8]) -> None:
+        free = self._free
+        while self.free_bytes() + len(memory) > _MOST_FREE:
+            others = [size for size in list(free) if size != len(memory)]
+            if not others or len(memory) > _MOST_FREE:
+                return
+            free.pop(others[0], None)
+        free.setdefault(len(memory), []).append(memory)
+
+    def free_bytes(self) -> int:
+        """Return the bytes of memory that no array uses."""
+        return sum(size * len(pieces) for size, pieces in list(self._free.items()))
+
+
+pool = _Pool()
+
+
+def empty(shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+    """Return a new array whose values are not set; a large one in reused memory."""
+    size = math.prod(shape) * np.dtype(dtype).itemsize
+    if size < POOLED:
+        return np.empty(shape, dtype=dtype)
+    return np.frombuffer(pool.take(size), dtype=dtype).reshape(shape)
 
 
 def as_tensor(value: Any, dtype: torch.dtype | None = None) -> torch.Tensor:

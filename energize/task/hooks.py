@@ -20,7 +20,7 @@ from typing import Any, ClassVar, Literal, Self, TypeVar, cast, overload
 import numpy as np
 
 from energize.core import limits
-from energize.core.arrays import as_tensor, is_plain
+from energize.core.arrays import POOLED, as_tensor, empty, is_plain
 from energize.core.call_context import call_context
 from energize.core.description import described, function_name, generates
 from energize.core.ignored import log_once
@@ -794,14 +794,10 @@ def _stacked(batch: Sequence[torch.Tensor]) -> torch.Tensor:
     size = len(batch) * batch[0].nbytes
     limits.batching.spend(size)
     whole = None
-    if size >= _HUGE and all(is_plain(t) and t.is_contiguous() for t in batch):
-        memory = torch.from_numpy(np.empty(size, dtype=np.uint8))
+    if size >= POOLED and all(is_plain(t) and t.is_contiguous() for t in batch):
+        memory = torch.from_numpy(empty((size,), np.uint8))
         whole = memory.view(batch[0].dtype).view(len(batch), *batch[0].shape)
     return torch.stack(list(batch), out=whole)
-
-
-_HUGE = 2**22
-"""Bytes from which numpy requests huge pages, which the kernel clears faster."""
 
 
 def batch_pad_stack(
