@@ -96,16 +96,16 @@ class _Pool:
         except LookupError:
             memory = np.empty(whole, dtype=np.uint8)
         lease = memory[:size]  # what is made of it keeps this very object
-        weakref.finalize(lease, self._give_back, memory).atexit = False
+        weakref.finalize(lease, self._release, memory).atexit = False
         return lease.data
 
-    def _give_back(self, memory: npt.NDArray[np.uint8]) -> None:
+    def _release(self, memory: npt.NDArray[np.uint8]) -> None:
         free = self._free
         while self.free_bytes() + len(memory) > _MOST_FREE:
-            others = [size for size in list(free) if size != len(memory)]
-            if not others or len(memory) > _MOST_FREE:
+            stale_sizes = [size for size in list(free) if size != len(memory)]
+            if not stale_sizes or len(memory) > _MOST_FREE:
                 return
-            free.pop(others[0], None)
+            free.pop(stale_sizes[0], None)
         free.setdefault(len(memory), []).append(memory)
 
     def free_bytes(self) -> int:
@@ -117,7 +117,7 @@ pool = _Pool()
 
 
 def empty(shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-    """Return a new array whose values are not set; a large one in reused memory."""
+    """Return a new array without setting values, in reused memory if it is large."""
     size = math.prod(shape) * np.dtype(dtype).itemsize
     if size < POOLED:
         return np.empty(shape, dtype=dtype)
