@@ -73,7 +73,7 @@ def pairs_by_value(
 POOLED = 2**19
 """Bytes from which the memory of an array is reused."""
 
-_MOST_FREE = 2**29
+_MOST_FREE = 2**28
 """Bytes of freed memory that a process keeps for its next arrays."""
 
 
