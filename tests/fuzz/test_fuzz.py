@@ -148,7 +148,7 @@ def test_bytes_are_other_ones_and_the_same_for_a_seed(data, seed, text):
 
 @pytest.mark.jobs
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("mutants", [20, pytest.param(2000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("mutants", [50, pytest.param(2000, marks=pytest.mark.slow)])
 def test_no_damaged_file_is_read_without_a_word(tmp_path, mutants):
     found = list(fuzzed(mutants, chosen([]), tmp_path))
     assert not [str(each) for each in found if each.bad]

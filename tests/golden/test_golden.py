@@ -114,7 +114,7 @@ def test_what_loaders_deliver(subjects):
 
 @pytest.mark.jobs
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("part", [12, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("part", [4, pytest.param(1, marks=pytest.mark.slow)])
 def test_states(subjects, part):
     """States after each item and what follows them, of one mix in so many; and what
     follows the kept state of every mix."""
