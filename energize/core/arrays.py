@@ -116,12 +116,43 @@ class _Pool:
 pool = _Pool()
 
 
-def empty(shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-    """Return a new array without setting values, in reused memory if it is large."""
+class BatchMemory:
+    """Where the memory of large batches comes from.
+
+    Attributes:
+        lend: Returns memory of a number of bytes, which is in use until the last array
+            over it is gone. None takes it from `pool`. A worker lends memory that it
+            shares with the trainer.
+    """
+
+    def __init__(self) -> None:
+        self.lend: Callable[[int], memoryview] | None = None
+
+    def reset(self) -> None:
+        """Take memory from `pool` again, as in a process that a worker forks."""
+        self.lend = None
+
+
+batch_memory = BatchMemory()
+
+
+def empty(
+    shape: tuple[int, ...],
+    dtype: npt.DTypeLike,
+    lend: Callable[[int], memoryview] | None = None,
+) -> npt.NDArray[Any]:
+    """Return a new array without setting values, in reused memory if it is large.
+
+    Args:
+        shape: The shape.
+        dtype: The type of values.
+        lend: Returns the memory of a large array; None takes it from `pool`.
+    """
     size = math.prod(shape) * np.dtype(dtype).itemsize
     if size < POOLED:
         return np.empty(shape, dtype=dtype)
-    return np.frombuffer(pool.take(size), dtype=dtype).reshape(shape)
+    memory = pool.take(size) if lend is None else lend(size)
+    return np.frombuffer(memory, dtype=dtype).reshape(shape)
 
 
 def as_tensor(value: Any, dtype: torch.dtype | None = None) -> torch.Tensor:

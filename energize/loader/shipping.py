@@ -6,6 +6,9 @@ copying, since the kernel clears and maps every page, so a worker reuses its reg
 The first byte of a region is a flag: the worker sets it, and the trainer clears it when
 the last array over it is gone. A region is an unnamed file (memfd), and its descriptor
 is sent once. So nothing is left over, and the size of /dev/shm is no limit.
+
+Large batches are made in regions (`Regions.lend`), and sent without a copy, unless
+something in the worker still refers to them.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ import pickle
 import select
 import socket
 import struct
+import threading
 import traceback
 import weakref
 from collections.abc import Callable, Iterator
@@ -381,25 +385,40 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class RegionBytes:
-    """A reference to bytes in a region, sent in their place."""
+    """A reference to bytes in a region, sent in their place.
+
+    Attributes:
+        region: Number of the region.
+        start: Number of bytes before them.
+        size: Number of bytes.
+    """
 
     region: int
+    start: int
     size: int
 
 
 class Regions:
     """The worker's side of shared memory.
 
-    Attributes:
-        made: Descriptors of regions that are new to the trainer, in order of their
-            numbers.
-        dropped: Numbers of regions that were released.
+    Functions of users may make batches in several threads.
     """
 
     def __init__(self) -> None:
+        self._lock = threading.Lock()
         self._regions, self._numbers = dict[int, Bytes](), itertools.count()
-        self.made: list[int] = []
-        self.dropped: list[int] = []
+        self._lent = dict[int, weakref.ref[Bytes]]()
+        self._held = dict[int, weakref.ref[Bytes]]()  # of `_lent`, in the next message
+        self._made: list[int] = []
+        self._dropped: list[int] = []
+
+    def lend(self, size: int) -> memoryview:
+        """Return memory that is in use until the last array over it is gone."""
+        with self._lock:
+            number = self._free_region(size)
+            lease = self._regions[number][_HEADER : _HEADER + size]
+            self._lent[number] = weakref.ref(lease)
+        return lease.data  # what is made of it keeps this very object
 
     def put(self, *pieces: memoryview | bytes) -> RegionBytes:
         """Copy contiguous bytes to a region, which is in use until the trainer frees
@@ -409,19 +428,68 @@ class Regions:
             *pieces: The bytes, in any number of pieces.
         """
         size = sum(map(len, pieces))
-        number = self._free_region(size)
-        if number is None:
-            number = self._make(size)
-        memory = self._regions[number].data
-        memory[0] = 1
+        with self._lock:
+            number = self._free_region(size)
+            memory = self._regions[number].data
+            memory[0] = 1
         end = _HEADER
         for piece in pieces:
             start = end
             end += len(piece)
             memory[start:end] = piece
-        return RegionBytes(number, size)
+        return RegionBytes(number, _HEADER, size)
 
-    def _make(self, size: int) -> int:
+    def place(self, raw: memoryview) -> RegionBytes:
+        """Return where bytes are in a region: their own place in memory that is lent,
+        else that of a copy.
+        """
+        address = _address(raw)
+        for number, lease in list(self._lent.items()):
+            start = address - _address(self._regions[number].data)
+            room = len(self._regions[number])
+            if 0 <= start < room <= _MOST_WASTE * len(raw):
+                self._held[number] = lease
+                self._regions[number][0] = 1
+                return RegionBytes(number, start, len(raw))
+        return self.put(raw)
+
+    def settled(self, places: list[RegionBytes]) -> list[RegionBytes]:
+        """Return the places for the trainer, with copies of lent memory that arrays
+        here still refer to, and of bytes that share a region.
+        """
+        settled = []
+        given = set()
+        for place in places:
+            number = place.region
+            lease = self._held.get(number)
+            if lease is not None and (number in given or lease() is not None):
+                end = place.start + place.size
+                settled.append(self.put(self._regions[number].data[place.start : end]))
+            else:
+                given.add(number)
+                settled.append(place)
+        for number in self._held.keys() - given:
+            self._regions[number][0] = 0
+        self._held.clear()
+        return settled
+
+    def drain_made(self) -> list[int]:
+        """Return descriptors of regions that are new to the trainer, by their
+        numbers.
+        """
+        with self._lock:
+            made = self._made
+            self._made = []
+        return made
+
+    def drain_dropped(self) -> list[int]:
+        """Return the numbers of regions that were released since."""
+        with self._lock:
+            dropped = self._dropped
+            self._dropped = []
+        return dropped
+
+    def _new_region(self, size: int) -> int:
         # At most an eighth more, so that batches of slightly different sizes share
         # regions.
         step = 1 << max(0, size.bit_length() - 4)
@@ -437,20 +505,28 @@ class Regions:
             raise
         number = next(self._numbers)
         self._regions[number] = memory
-        self.made.append(descriptor)
+        self._made.append(descriptor)
         return number
 
-    def _free_region(self, size: int) -> int | None:
-        """Return the smallest free region that fits, and release surplus ones."""
-        free = [number for number, memory in self._regions.items() if not memory[0]]
+    def _free_region(self, size: int) -> int:
+        """Return the smallest free region that fits, or a new one, and release surplus
+        ones.
+        """
+        for number in [n for n, lease in self._lent.items() if lease() is None]:
+            del self._lent[number]
+        free = [
+            number
+            for number, memory in self._regions.items()
+            if not memory[0] and number not in self._lent
+        ]
         room = {number: len(self._regions[number]) - _HEADER for number in free}
         fitting = [n for n in free if size <= room[n] <= max(size, 1) * _MOST_WASTE]
         best = min(fitting, key=room.__getitem__, default=None)
         limit = max(_FREE_REGIONS, len(self._regions) - len(free))
         for number in [n for n in free if n != best][: max(0, len(free) - limit)]:
             del self._regions[number]
-            self.dropped.append(number)
-        return best
+            self._dropped.append(number)
+        return self._new_region(size) if best is None else best
 
 
 class ReceivedRegions:
@@ -468,9 +544,8 @@ class ReceivedRegions:
     def view(self, sent: RegionBytes) -> Bytes:
         """Return bytes of a region, which is freed with the last array over them."""
         memory = self._regions[sent.region]
-        lease = memory[
-            _HEADER : _HEADER + sent.size
-        ]  # what is made of it keeps this very object
+        # What is made of it keeps this very object.
+        lease = memory[sent.start : sent.start + sent.size]
         weakref.finalize(lease, _free, memory, os.getpid()).atexit = False
         return lease
 
@@ -485,6 +560,11 @@ class ReceivedRegions:
         pickled = data[:length] if length else views.pop()
         value = pickle.loads(pickled, buffers=views)  # noqa: S301 - own worker
         return value, len(data) + sum(buffer.size for buffer in buffers)
+
+
+def _address(data: memoryview) -> int:
+    address: int = np.frombuffer(data, np.uint8).__array_interface__["data"][0]
+    return address
 
 
 def _free(memory: Bytes, owner: int) -> None:
@@ -555,21 +635,23 @@ class _Pieces(list[bytes]):
         return len(content)
 
 
-def dumps(value: Any, regions: Regions) -> bytes:
-    """Pack a value for the trainer, with large buffers in regions.
+def dumps(reply: Reply, regions: Regions) -> bytes:
+    """Pack a reply for the trainer, with large buffers in regions, and empty it.
 
     A large pickle is a region itself: through the socket, the kernel would copy it
     twice.
     """
+    regions.settled([])  # those of a reply that could not be pickled
     pickled = _Pieces()
-    sent = _dump_buffers(value, _tensor_pickler, pickled, regions.put)
+    places = _dump_buffers(reply, _tensor_pickler, pickled, regions.place)
+    reply.items.clear()
+    sent = regions.settled(places)
     length = sum(map(len, pickled))
     if length > SMALL:
         sent.append(regions.put(*pickled))
         pickled.clear()
         length = 0
-    pickled.append(pickle.dumps((sent, regions.dropped), 5))
-    regions.dropped = []
+    pickled.append(pickle.dumps((sent, regions.drain_dropped()), 5))
     pickled.append(_LENGTH.pack(length))
     return b"".join(pickled)
 

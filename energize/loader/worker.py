@@ -21,6 +21,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from energize.core import tree
+from energize.core.arrays import batch_memory
 from energize.core.blends import NOT_EDITED
 from energize.core.dataset import Dataset
 from energize.core.failures import Failed, FailureMemory, LeftOut
@@ -126,6 +127,8 @@ def serve(
         channel.send(b"", stacks.fileno())
         threading.Thread(target=_send_all, args=(outbox, channel), daemon=True).start()
         regions = Regions()
+        batch_memory.lend = regions.lend
+        os.register_at_fork(after_in_child=batch_memory.reset)
         task = task or _rebuilt_task(channel)
         with activate(task.cache_pool):
             try:
@@ -143,9 +146,8 @@ def _read_all(worker: _Worker, channel: Channel, outbox: Any, regions: Regions) 
                 return
             worker.receive(message)
         data = _packed(worker.reply(), regions)
-        for descriptor in regions.made:
+        for descriptor in regions.drain_made():
             outbox.put((b"", descriptor))
-        regions.made = []
         outbox.put((data, None))
 
 

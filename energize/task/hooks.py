@@ -20,7 +20,7 @@ from typing import Any, ClassVar, Literal, Self, TypeVar, cast, overload
 import numpy as np
 
 from energize.core import limits
-from energize.core.arrays import POOLED, as_tensor, empty, is_plain
+from energize.core.arrays import POOLED, as_tensor, batch_memory, empty, is_plain
 from energize.core.call_context import call_context
 from energize.core.description import described, function_name, generates
 from energize.core.ignored import log_once
@@ -694,7 +694,8 @@ def concat_pad(
         raise ConfigError(f"concat_pad: side must be 'left' or 'right', got {side!r}")
     if len({tensor.shape[1:] for tensor in batch}) == 1:
         limits.batching.spend(sum(tensor.nbytes for tensor in batch))
-        return torch.cat(list(batch))
+        shape = (sum(map(len, batch)), *batch[0].shape[1:])
+        return torch.cat(list(batch), out=_batch_memory(batch, shape))
     return _padded(batch, pad_value, side)
 
 
@@ -706,7 +707,9 @@ def _padded(
     ]
     rows = sum(map(len, batch))
     limits.batching.spend(batch[0].element_size() * rows * math.prod(sizes))
-    joined = batch[0].new_full((rows, *sizes), pad_value)
+    memory = _batch_memory(batch, (rows, *sizes))
+    joined = batch[0].new_empty((rows, *sizes)) if memory is None else memory
+    joined.fill_(pad_value)
     row = 0
     for tensor in batch:
         inner = [
@@ -791,13 +794,20 @@ def batch_stack(batch: Sequence[torch.Tensor]) -> torch.Tensor:
 
 
 def _stacked(batch: Sequence[torch.Tensor]) -> torch.Tensor:
-    size = len(batch) * batch[0].nbytes
-    limits.batching.spend(size)
-    whole = None
-    if size >= POOLED and all(is_plain(t) and t.is_contiguous() for t in batch):
-        memory = torch.from_numpy(empty((size,), np.uint8))
-        whole = memory.view(batch[0].dtype).view(len(batch), *batch[0].shape)
-    return torch.stack(list(batch), out=whole)
+    limits.batching.spend(len(batch) * batch[0].nbytes)
+    shape = (len(batch), *batch[0].shape)
+    return torch.stack(list(batch), out=_batch_memory(batch, shape))
+
+
+def _batch_memory(
+    members: Sequence[torch.Tensor], shape: tuple[int, ...]
+) -> torch.Tensor | None:
+    """Return a tensor for the values of its members; None if torch has to make it."""
+    size = math.prod(shape) * members[0].element_size()
+    if size < POOLED or not all(map(is_plain, members)):
+        return None
+    memory = empty((size,), np.uint8, batch_memory.lend)
+    return torch.from_numpy(memory).view(members[0].dtype).view(shape)
 
 
 def batch_pad_stack(

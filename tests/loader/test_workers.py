@@ -11,9 +11,17 @@ import numpy as np
 import pytest
 import torch
 
-from energize import FailurePolicy, FilterDataset, MapDataset, WorkerConfig, get_loader
+from energize import (
+    BatchDataset,
+    FailurePolicy,
+    FilterDataset,
+    MapDataset,
+    WorkerConfig,
+    get_loader,
+)
 from energize.core.stores import NoCachePool, active_pool
 from energize.data.stores import SystemFileStore
+from energize.encoders import batch_stack
 from energize.errors import DataError, FailureBudgetError
 from energize.extras.cache import FileStoreCachePool
 from energize.loader.shipping import Regions, Reply, dumps
@@ -111,7 +119,6 @@ def test_a_reply_is_let_go_as_soon_as_it_is_packed():
         reply = Reply(1, 0, items=[{"image": batch}])
         del batch
         dumps(reply, Regions())
-        del reply
         assert left() is None
     finally:
         gc.enable()
@@ -144,6 +151,33 @@ def test_slots_of_many_sizes_are_given_up():
         for number, tensor in enumerate(loader):
             assert tensor.numel() == ELEMENTS * (1 + number % 10)
             assert tensor[0] == tensor[-1] == number
+
+
+class KeepsBatches:
+    """Makes batches, some of which it keeps, and raises an error if one changes."""
+
+    def __init__(self) -> None:
+        self.kept: list[tuple[int, torch.Tensor]] = []
+
+    def __call__(self, numbers: list[int]) -> torch.Tensor:
+        for number, kept in self.kept:
+            if not torch.equal(kept, filled(number)):
+                raise AssertionError(f"batch {number} has changed")
+        batch = batch_stack([filled(number) for number in numbers])
+        if numbers[0] % 3 == 0:
+            self.kept = [*self.kept[-4:], (numbers[0], batch[0])]
+        return batch
+
+
+@pytest.mark.jobs
+@pytest.mark.parametrize("workers", [0, 2])
+def test_batches_that_a_worker_keeps_are_not_shared_with_the_training(workers):
+    dataset = BatchDataset(numbers(120), 2, KeepsBatches())
+    with loader_of(dataset, workers=workers) as loader:
+        for batch in loader:
+            assert torch.equal(batch[1], batch[0] + 1)
+            if workers:
+                batch.zero_()
 
 
 def everything(number: int) -> bool:
