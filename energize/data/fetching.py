@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from energize.core import limits
-from energize.data.local import changed
+from energize.data.local import changed, runs_of
 from energize.data.nodecache import FOLDER, NodeCache
 from energize.data.sidecar import key_of, shown
 from energize.errors import legible
@@ -108,10 +108,18 @@ def ranges(
     """
     cache = _cache()
     key = key_of(url, *object_stat)
-    got: list[Any] = list(map(partial(cache.read, key), starts, stops))
+    spans = _spans(starts, stops)
+    got: list[Any] = []
+    for first, last, begin, end in runs_of(*zip(*spans, strict=True)):
+        run = cache.read(key, begin, end) if last - first > 1 else None
+        for start, stop in spans[first:last]:
+            got.append(
+                cache.read(key, start, stop)
+                if run is None
+                else run[start - begin : stop - begin]
+            )
     if None not in got:
         return got
-    spans = _spans(starts, stops)
     # Ranges evicted before they were read are fetched again, bypassing the cache.
     for how in ("", "carried"):
         missing = [row for row, data in enumerate(got) if data is None]
@@ -140,7 +148,13 @@ def plan(
     if object_stat is not None and spans:
         cache = _cache()
         key = key_of(url, *object_stat)
-        spans = [span for span in spans if not cache.holds(key, *span)]
+        spans = [
+            span
+            for first, last, begin, end in runs_of(*zip(*spans, strict=True))
+            if not cache.holds(key, begin, end)
+            for span in spans[first:last]
+            if not cache.holds(key, *span)
+        ]
         if not spans:
             return
     (_current or _sidecar()).send(

@@ -166,19 +166,7 @@ class LocalFiles(Files):
         self, path: str, starts: Sequence[int], stops: Sequence[int]
     ) -> Iterator[bytes]:
         """Implement `Files`; checks for changes before yielding the last read."""
-        first = 0
-        count = len(starts)
-        while first < count:
-            begin = starts[first]
-            end = stops[first]
-            last = first + 1
-            while (
-                last < count
-                and starts[last] - end <= _GAP
-                and stops[last] - begin <= RUN_BYTES
-            ):
-                end = max(end, stops[last])
-                last += 1
+        for first, last, begin, end in runs_of(starts, stops):
             file = self._open.get(path) or self._file(path)
             if end - begin > RUN_BYTES and end - begin > limits.SAMPLE_BYTES:
                 raise ShardError(f"{path}: {limits.over('SAMPLE_BYTES', end - begin)}")
@@ -190,11 +178,10 @@ class LocalFiles(Files):
                 failed = error
             if len(data) < end - begin:
                 data = self._read_on(path, begin, end, data, failed)
-            if last == count:
+            if last == len(starts):
                 self.check(path)
             for row in range(first, last):
                 yield data[starts[row] - begin : stops[row] - begin]
-            first = last
 
     def _read_on(
         self, path: str, begin: int, end: int, data: bytes, failed: OSError | None
@@ -326,6 +313,39 @@ class FileStream(io.RawIOBase):
         buffer[: len(data)] = data
         self._at += len(data)
         return len(data)
+
+
+def runs_of(
+    starts: Sequence[int], stops: Sequence[int]
+) -> Iterator[tuple[int, int, int, int]]:
+    """Yield runs of neighbouring ranges, which are read at once.
+
+    Args:
+        starts: First bytes of the ranges, ascending.
+        stops: Ends of the ranges.
+
+    Yields:
+        The numbers of the first range of a run and of that behind its last, and the
+        first byte and the end of the run.
+
+    Example:
+        >>> list(runs_of([0, 10, 900_000], [10, 25, 900_005]))
+        [(0, 2, 0, 25), (2, 3, 900000, 900005)]
+    """
+    first = 0
+    while first < len(starts):
+        begin = starts[first]
+        end = stops[first]
+        last = first + 1
+        while (
+            last < len(starts)
+            and starts[last] - end <= _GAP
+            and stops[last] - begin <= RUN_BYTES
+        ):
+            end = max(end, stops[last])
+            last += 1
+        yield first, last, begin, end
+        first = last
 
 
 def merged(
