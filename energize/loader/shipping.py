@@ -405,11 +405,11 @@ class Regions:
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._regions, self._numbers = dict[int, Bytes](), itertools.count()
         self._lent = dict[int, weakref.ref[Bytes]]()
         self._held = dict[int, weakref.ref[Bytes]]()  # of `_lent`, in the next message
-        self._made: list[int] = []
+        self._new: list[int] = []
         self._dropped: list[int] = []
 
     def lend(self, size: int) -> memoryview:
@@ -458,29 +458,29 @@ class Regions:
         here still refer to, and of bytes that share a region.
         """
         settled = []
-        given = set()
+        shared = set()
         for place in places:
             number = place.region
             lease = self._held.get(number)
-            if lease is not None and (number in given or lease() is not None):
+            if lease is not None and (number in shared or lease() is not None):
                 end = place.start + place.size
                 settled.append(self.put(self._regions[number].data[place.start : end]))
             else:
-                given.add(number)
+                shared.add(number)
                 settled.append(place)
-        for number in self._held.keys() - given:
+        for number in self._held.keys() - shared:
             self._regions[number][0] = 0
         self._held.clear()
         return settled
 
-    def drain_made(self) -> list[int]:
+    def drain_new(self) -> list[int]:
         """Return descriptors of regions that are new to the trainer, by their
         numbers.
         """
         with self._lock:
-            made = self._made
-            self._made = []
-        return made
+            descriptors = self._new
+            self._new = []
+        return descriptors
 
     def drain_dropped(self) -> list[int]:
         """Return the numbers of regions that were released since."""
@@ -505,7 +505,7 @@ class Regions:
             raise
         number = next(self._numbers)
         self._regions[number] = memory
-        self._made.append(descriptor)
+        self._new.append(descriptor)
         return number
 
     def _free_region(self, size: int) -> int:

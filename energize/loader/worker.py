@@ -146,7 +146,7 @@ def _read_all(worker: _Worker, channel: Channel, outbox: Any, regions: Regions) 
                 return
             worker.receive(message)
         data = _packed(worker.reply(), regions)
-        for descriptor in regions.drain_made():
+        for descriptor in regions.drain_new():
             outbox.put((b"", descriptor))
         outbox.put((data, None))
 

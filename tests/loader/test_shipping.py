@@ -59,7 +59,7 @@ def test_columns_that_a_source_has_looked_up_come_along(tmp_path):
 
 
 def receive(sent, regions, received):
-    for descriptor in regions.drain_made():
+    for descriptor in regions.drain_new():
         received.add(descriptor)
     reply, _ = received.loads(memoryview(sent))
     return reply.items
