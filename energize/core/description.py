@@ -121,11 +121,12 @@ def order_name_of(value: Any) -> str:
     return order_name if isinstance(order_name, str) else cls.__name__
 
 
+_encode = json.JSONEncoder(sort_keys=True).encode
+
+
 def digest(tree: Any) -> str:
     """Return a short fingerprint of a tree."""
-    return hashlib.blake2b(
-        json.dumps(tree, sort_keys=True).encode(), digest_size=16
-    ).hexdigest()
+    return hashlib.blake2b(_encode(tree).encode(), digest_size=16).hexdigest()
 
 
 def generates(fn: object) -> bool:
