@@ -14,7 +14,8 @@ import pytest
 from tests.jobs import programs
 from tests.support.launching import launched
 
-pytestmark = pytest.mark.jobs
+# One fixture runs all programs.
+pytestmark = [pytest.mark.jobs, pytest.mark.timeout(300)]
 
 NAMES = sorted(each.name for each in pkgutil.iter_modules(programs.__path__))
 STEPS, SAVED_AT, RANKS = 20, 8, 2
