@@ -110,7 +110,7 @@ def ranges(
     key = key_of(url, *object_stat)
     spans = _spans(starts, stops)
     got: list[Any] = []
-    for first, last, begin, end in runs_of(*zip(*spans, strict=True)):
+    for first, last, begin, end in runs_of(starts, stops):
         run = cache.read(key, begin, end) if last - first > 1 else None
         for start, stop in spans[first:last]:
             got.append(
@@ -150,7 +150,7 @@ def plan(
         key = key_of(url, *object_stat)
         spans = [
             span
-            for first, last, begin, end in runs_of(*zip(*spans, strict=True))
+            for first, last, begin, end in runs_of(starts, stops)
             if not cache.holds(key, begin, end)
             for span in spans[first:last]
             if not cache.holds(key, *span)

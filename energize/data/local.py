@@ -321,7 +321,7 @@ def runs_of(
     """Yield runs of neighbouring ranges, which are read at once.
 
     Args:
-        starts: First bytes of the ranges, ascending.
+        starts: First bytes of the ranges. A run ends where they do not ascend.
         stops: Ends of the ranges.
 
     Yields:
@@ -339,8 +339,8 @@ def runs_of(
         last = first + 1
         while (
             last < len(starts)
-            and starts[last] - end <= _GAP
-            and stops[last] - begin <= RUN_BYTES
+            and begin <= starts[last] <= end + _GAP
+            and stops[last] <= begin + RUN_BYTES
         ):
             end = max(end, stops[last])
             last += 1

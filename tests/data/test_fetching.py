@@ -129,6 +129,19 @@ def test_what_is_in_the_cache_is_read_without_a_question(place):
     assert asked(server) == before
 
 
+def test_the_end_of_an_object_is_fetched_ahead_beside_what_is_cached(place):
+    url, _, _ = place
+    path = f"{url}/a.tar"
+    found = fetching.stat(path)
+    size = len(BODY)
+    assert fetching.ranges(path, found, [0, 9], [9, 20]) == [BODY[:9], BODY[9:20]]
+    tail = [(size - 1000, size)]
+    assert fetching.missing(path, found, tail) == 1000
+    fetching.plan(path, found, [0, 9, -1000], [9, 20, 0])
+    wait_until(lambda: fetching.missing(path, found, tail) == 0)
+    assert fetching.ranges(path, found, [], []) == []
+
+
 def test_what_nobody_has_looked_at_is_looked_at_and_fetched_ahead(place):
     url, _, server = place
     before = counts(server)["bytes"]
